@@ -1,0 +1,87 @@
+"""Blocks of operations, shared-memory allocations, and the kernel that holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from kdsl_core.dtypes import DType
+from kdsl_core.ir.op import Op
+from kdsl_core.ir.value import Value
+from kdsl_core.loc import Loc
+
+
+@dataclass(eq=False)
+class Block:
+    """A sequence of operations; control flow nests blocks in operations."""
+
+    ops: list[Op] = field(default_factory=list)
+
+    def walk(self) -> Iterator[Op]:
+        """Every operation, nested ones after the operation that holds them."""
+        for op in self.ops:
+            yield op
+            for region in op.regions():
+                yield from region.walk()
+
+
+@dataclass(frozen=True, eq=False)
+class SharedAlloc:
+    """A piece of a block's shared memory at a fixed offset."""
+
+    name: str
+    offset: int
+    bytes: int
+    align: int
+    loc: Loc | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Param:
+    """A kernel parameter and the value that holds it in the body.
+
+    `tensor` is set on pointer parameters: the name of the tensor argument and its element type.
+    """
+
+    name: str
+    value: Value
+    tensor: tuple[str, DType] | None = None
+
+    @property
+    def dtype(self) -> DType:
+        """The parameter's type; pointers are u64."""
+        return self.value.dtype
+
+
+@dataclass(eq=False)
+class Kernel:
+    """A traced kernel: parameters, shared memory, the required block shape, and the body."""
+
+    name: str
+    block_dim: tuple[int, int, int]
+    params: list[Param] = field(default_factory=list)
+    body: Block = field(default_factory=Block)
+    shared: list[SharedAlloc] = field(default_factory=list)
+    cluster_dim: tuple[int, int, int] | None = None
+    min_blocks_per_sm: int | None = None
+    loc: Loc | None = None
+
+    @property
+    def threads(self) -> int:
+        """Threads of one block."""
+        x, y, z = self.block_dim
+        return x * y * z
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of one block, in bytes."""
+        return max((alloc.offset + alloc.bytes for alloc in self.shared), default=0)
+
+    def allocate_shared(
+        self, name: str, size: int, align: int, loc: Loc | None = None
+    ) -> SharedAlloc:
+        """A new piece of shared memory of `size` bytes behind those that exist."""
+        offset = -(-self.shared_bytes // align) * align
+        alloc = SharedAlloc(name, offset, size, align, loc)
+        self.shared.append(alloc)
+        return alloc

@@ -1,0 +1,208 @@
+"""The three interfaces that an operation's rules talk to: flattener, PTX writer and machine.
+
+Back ends implement them once; operations are added every week and know nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import numpy as np
+
+from kdsl_core.dtypes import DType
+from kdsl_core.ir.block import Block, SharedAlloc
+from kdsl_core.ir.target import Target
+from kdsl_core.ir.value import Operand, Reg
+
+if TYPE_CHECKING:
+    from kdsl_core.ir.op import Op
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+
+class Label:
+    """A place in a flat program; `index` is the instruction it stands before, once placed."""
+
+    __slots__ = ("hint", "index")
+
+    def __init__(self, hint: str) -> None:
+        self.hint = hint
+        self.index = -1
+
+
+class Flattener(Protocol):
+    """Turns structured control flow into one list of instructions with jumps.
+
+    Structured code is laid out in source order, so that the group of lanes with the smallest
+    program counter is always the one that others can re-converge with.
+    """
+
+    def instruction(self, op: Op) -> None:
+        """Append an ordinary operation."""
+
+    def block(self, block: Block) -> None:
+        """Append every operation of a nested block."""
+
+    def label(self, hint: str) -> Label:
+        """A new label, not placed yet."""
+
+    def place(self, label: Label) -> None:
+        """Put a label before the next instruction."""
+
+    def jump(self, label: Label, op: Op) -> None:
+        """Continue at a label."""
+
+    def branch(self, condition: Operand, if_true: bool, label: Label, op: Op) -> None:
+        """Lanes whose condition equals `if_true` continue at the label, the others go on."""
+
+    def exit(self, op: Op) -> None:
+        """The lanes that are here end."""
+
+    def enter_loop(self, end: Label, step: Label) -> None:
+        """Make `end` the target of break and `step` that of continue, until `leave_loop`."""
+
+    def leave_loop(self) -> None:
+        """Restore the enclosing loop's targets."""
+
+    def break_label(self) -> Label | None:
+        """The target of break here; None outside a loop."""
+
+    def continue_label(self) -> Label | None:
+        """The target of continue here; None outside a loop."""
+
+
+class PtxWriter(Protocol):
+    """Receives the PTX of operations, one instruction at a time."""
+
+    target: Target
+
+    def reg(self, operand: Operand) -> str:
+        """An operand's text: a register name, or an immediate where PTX takes one.
+
+        Constants of types without immediates in PTX (f16, bf16, fp8, truth values) are moved to a
+        register first.
+        """
+
+    def emit(self, text: str) -> None:
+        """Append one instruction, without its semicolon."""
+
+    def temp(self, register_class: str) -> str:
+        """A fresh scratch register of class "b16", "b32", "b64", "f32", "f64" or "pred"."""
+
+    def shared_address(self, alloc: SharedAlloc) -> str:
+        """Text of the 32-bit shared-window address of an allocation, usable in `mov.u32`."""
+
+
+class Machine(Protocol):
+    """The simulated GPU as one operation sees it: a group of W warps at one program counter.
+
+    Register arrays have shape (W, 32), in the dtype's NumPy type, or broadcast to it; callers never
+    modify an array they were given. Every method acts for the active lanes only, records hazards
+    at the current operation's line, and counts what the hardware would count.
+    """
+
+    # -- who is here -----------------------------------------------------------------------
+    @property
+    def warps(self) -> int:
+        """W, the number of warps in the group."""
+
+    @property
+    def active(self) -> Array:
+        """Lanes that execute: bool (W, 32)."""
+
+    def special(self, name: str) -> Array:
+        """A special register as u32: "tid.x", "ntid.y", "ctaid.z", "nctaid.x", "laneid", "warpid"
+        (the warp's index in its block)."""
+
+    # -- registers --------------------------------------------------------------------------
+    def read(self, operand: Operand) -> Array:
+        """The operand's value, broadcastable to (W, 32)."""
+
+    def write(self, reg: Reg, value: Array, *, where: Array | None = None) -> None:
+        """Set a register in active lanes (and in `where`, a bool array, when given)."""
+
+    # -- memory -----------------------------------------------------------------------------
+    def load(
+        self,
+        space: str,
+        address: Array,
+        size: int,
+        *,
+        where: Array | None = None,
+        kind: str = "ld",
+    ) -> Array:
+        """Bytes read: uint8 (W, n, size) for addresses (W, n); zeros where masked off.
+
+        `space` is "global" or "shared"; `kind` "ld" or "ldmatrix" says how the access is split into
+        wavefronts. n is 32 except for matrix loads, where address i belongs to lane i.
+        """
+
+    def store(
+        self,
+        space: str,
+        address: Array,
+        data: Array,
+        *,
+        where: Array | None = None,
+        kind: str = "st",
+    ) -> None:
+        """Write data, uint8 (W, n, size), to addresses (W, n)."""
+
+    def atomic(
+        self,
+        space: str,
+        address: Array,
+        dtype: DType,
+        update: Callable[[Array, int, int], Array],
+        *,
+        where: Array | None = None,
+    ) -> Array:
+        """Read-modify-write per lane, one at a time; returns the old values (W, 32).
+
+        `update(old, warp, lane)` gives the new value for one lane; `old` has shape ().
+        """
+
+    def shared_address(self, alloc: SharedAlloc) -> int:
+        """Shared-window address of an allocation."""
+
+    # -- asynchronous copies (cp.async) -----------------------------------------------------
+    def async_copy(
+        self, destination: Array, source: Array, size: int, source_bytes: Array | None
+    ) -> None:
+        """Copy `size` bytes per lane from global to shared memory, in the background.
+
+        `source_bytes` (W, 32), when given, limits what is read; the rest is filled with zeros.
+        """
+
+    def async_commit(self) -> None:
+        """Close the current group of asynchronous copies of every active thread."""
+
+    def async_wait(self, pending: int) -> None:
+        """Wait until at most `pending` committed groups of each thread are unfinished."""
+
+    # -- order ------------------------------------------------------------------------------
+    def barrier(self, number: Operand, threads: int | None, *, wait: bool = True) -> None:
+        """Arrive at a block's barrier, and wait for it unless `wait` is False.
+
+        `threads` is the number of threads that take part; None means the whole block.
+        """
+
+    def sync_lanes(self, mask: Array) -> None:
+        """Wait until the lanes named by each lane's 32-bit `mask` are here; orders their memory."""
+
+    def fence(self, scope: str) -> None:
+        """Order this thread's memory accesses at scope "cta", "gpu" or "sys"."""
+
+    def require_lanes(self, source: Array, *, where: Array | None = None) -> None:
+        """Report a hazard where a source lane index (W, 32) names a lane that is not active."""
+
+    # -- findings ---------------------------------------------------------------------------
+    def hazard(self, code: str, message: str, *, where: Array | None = None) -> None:
+        """Report a hazard in the active lanes (or in `where`)."""
+
+    def count(self, what: str, amount: float = 1.0) -> None:
+        """Add to a counter per warp, such as "mma" operations."""
+
+    def print(self, template: str, values: tuple[Array, ...]) -> None:
+        """Show one line per active lane."""

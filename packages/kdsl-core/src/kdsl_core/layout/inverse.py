@@ -1,0 +1,192 @@
+"""Inverses of layouts, and the contiguous run that two layouts share."""
+
+from __future__ import annotations
+
+from math import gcd, prod
+from typing import Any
+
+from kdsl_core.errors import LayoutError
+from kdsl_core.layout.algebra import composition
+from kdsl_core.layout.coord import compact_strides
+from kdsl_core.layout.exact import CHECKED_ELEMENTS
+from kdsl_core.layout.int_tuple import Leaf, is_one, is_static, is_zero, leaves, sign, wrap
+from kdsl_core.layout.layout import Layout
+from kdsl_core.layout.measure import AnyLayout, inner_of, size
+from kdsl_core.layout.structure import UNIT, coalesce, filter_zeros
+from kdsl_core.layout.swizzle import ComposedLayout, Swizzle
+
+_Mode = tuple[Leaf, int, Leaf]
+"""(extent, stride, product of the extents before it)."""
+
+
+def right_inverse(layout: AnyLayout) -> Any:
+    """The longest R with layout(R(i)) = i for every i of its domain.
+
+    >>> print(right_inverse(Layout((2, 4, 6), (4, 1, 8))))
+    (4,2,6):(2,1,8)
+    """
+    if isinstance(layout, ComposedLayout):
+        return _composed_inverse(layout, right_inverse)
+    run, _ = _contiguous_modes(layout)
+    if not run:
+        return UNIT
+    strides = tuple([sign(stride) * before for _, stride, before in run])
+    return coalesce(Layout.of(tuple([extent for extent, _, _ in run]), strides))
+
+
+def _contiguous_modes(layout: Layout) -> tuple[list[_Mode], list[_Mode]]:
+    """The modes that count 0, 1, 2, ... without a gap, in that order, and the other modes."""
+    run: list[_Mode] = []
+    others: list[_Mode] = []
+    reached: Leaf = 1
+    for mode in _sorted_modes(coalesce(layout)):
+        extent, stride, _ = mode
+        if type(reached) is int and abs(stride) == reached:
+            run.append(mode)
+            reached = reached * extent
+        else:
+            others.append(mode)
+    return run, others
+
+
+def _sorted_modes(layout: Layout) -> list[_Mode]:
+    """(extent, stride, extents before) of the modes with static strides, by |stride|."""
+    extents, strides = wrap(layout.shape), wrap(layout.stride)
+    before = wrap(compact_strides(extents))
+    modes = [m for m in zip(extents, strides, before, strict=True) if type(m[1]) is int]
+    return sorted(modes, key=lambda mode: abs(mode[1]))
+
+
+def _composed_inverse(layout: ComposedLayout, invert: Any) -> Any:
+    """(sw ∘ 0 ∘ L)⁻¹ = L⁻¹ ∘ sw, since a swizzle is its own inverse."""
+    if not isinstance(layout.outer, Swizzle) or not is_zero(layout.offset):
+        raise LayoutError(
+            f"the inverse needs a swizzle at offset 0, got {layout}",
+            code="K150",
+            fix="invert the layout before slicing it",
+        )
+    return composition(invert(layout.inner), layout.outer)
+
+
+def left_inverse(layout: AnyLayout) -> Any:
+    """An L with layout(L(layout(i))) = layout(i), and L(layout(i)) = i where offsets differ.
+
+    >>> print(left_inverse(Layout((4, 2), (1, 16))))
+    (16,2):(1,4)
+
+    Raises: LayoutError when a stride is not a multiple of the stride below it, or when modes
+    overlap so that no layout inverts them.
+    """
+    if isinstance(layout, ComposedLayout):
+        return _composed_inverse(layout, left_inverse)
+    flat = coalesce(layout)
+    if not is_static(flat.stride):
+        raise LayoutError(f"left_inverse needs static strides, got {flat}", code="K102")
+    modes = [mode for mode in _sorted_modes(flat) if not is_zero(mode[1])]
+    if not modes:
+        return Layout.of(size(flat), 0)
+    shapes: list[Leaf] = []
+    strides: list[Leaf] = [0]
+    span, overlap = 1, False
+    for i, (_, stride, before) in enumerate(modes):
+        gap, left = divmod(abs(stride), span)
+        if left or gap == 0:
+            raise LayoutError(
+                f"no layout inverts {layout}: stride {stride} is not a multiple of {span}",
+                code="K151",
+                fix="pad the strides so that each is a multiple of the one below",
+            )
+        overlap = overlap or (i > 0 and gap < modes[i - 1][0])
+        shapes.append(gap)
+        strides.append(sign(stride) * before)
+        span = abs(stride)
+    result = coalesce(Layout.of((*shapes, modes[-1][0]), tuple(strides)))
+    if overlap:
+        _check_left_inverse(layout, result)
+    return result
+
+
+def _check_left_inverse(layout: Layout, result: Layout) -> None:
+    count = size(layout)
+    if not layout.static or count > CHECKED_ELEMENTS:
+        raise LayoutError(f"cannot decide whether {result} inverts {layout}", code="K143")
+    for i in range(count):
+        if layout(result(layout(i))) != layout(i):
+            raise LayoutError(
+                f"no layout inverts {layout}: offset {layout(i)} of index {i} goes to index"
+                f" {result(layout(i))}, whose offset is {layout(result(layout(i)))}",
+                code="K151",
+                fix="left_inverse needs modes that do not overlap",
+            )
+
+
+def max_common_layout(a: AnyLayout, b: AnyLayout) -> Layout:
+    """The coordinates of the longest run that is contiguous from 0 in both layouts.
+
+    >>> print(max_common_layout(Layout((4, 8)), Layout((4, 8), (1, 8))))
+    4:1
+    """
+    inverse_b, common = _common(a, b)
+    first = wrap(common.shape)[0], wrap(common.stride)[0]
+    if type(first[0]) is not int or not is_one(first[1]):
+        return UNIT
+    run = min(first[0], _swizzle_run(a, b))
+    shared: Layout = coalesce(composition(inverse_b, Layout.of(run, 1 if run > 1 else 0)))
+    return shared
+
+
+def max_common_vector(a: AnyLayout, b: AnyLayout) -> int:
+    """The number of elements that are contiguous from 0 in both layouts at once.
+
+    >>> max_common_vector(Layout((4, 8)), Layout((4, 8), (8, 1)))
+    1
+    """
+    return int(size(max_common_layout(a, b)))
+
+
+def _common(a: AnyLayout, b: AnyLayout) -> tuple[Layout, Layout]:
+    """The inverse of `b`, or the longest run of its modes that composes with `a`, and a ∘ it."""
+    modes = right_inverse(inner_of(b))
+    shapes, strides = wrap(modes.shape), wrap(modes.stride)
+    for count in range(len(shapes), 0, -1):
+        inverse_b = coalesce(Layout.of(shapes[:count], strides[:count]))
+        try:
+            return inverse_b, coalesce(composition(inner_of(a), inverse_b))
+        except LayoutError as error:
+            if error.code not in ("K142", "K143"):
+                raise
+    return UNIT, UNIT
+
+
+def _swizzle_run(a: AnyLayout, b: AnyLayout) -> int:
+    """The run that swizzles leave together: all of it where both sides have the same one."""
+    swizzles = {x.outer if isinstance(x, ComposedLayout) else Swizzle(0, 0, 0) for x in (a, b)}
+    moving = [sw for sw in swizzles if sw.bits]
+    if len(swizzles) == 1 or not moving:
+        return 1 << 62
+    return int(min(1 << sw.base for sw in moving))
+
+
+def domain_distribute(shape: Any, count: int) -> Layout:
+    """`count` elements spread over the modes of a shape, as indices into it."""
+    parts, rest = [], count
+    for extent in leaves(shape):
+        part = gcd(rest, extent)
+        parts.append(part)
+        rest //= part
+    strides = wrap(compact_strides(tuple(leaves(shape))))
+    spread: Layout = coalesce(filter_zeros(Layout.of(tuple(parts), strides)))
+    return spread
+
+
+def max_alignment(x: AnyLayout) -> int:
+    """The largest block that the layout fills from 0 on and whose multiples all else starts at.
+
+    >>> max_alignment(Layout((8, 2), (2, 1))), max_alignment(Layout((16, 8), (128, 4)))
+    (16, 1)
+    """
+    if isinstance(x, ComposedLayout):
+        return gcd(1 << x.outer.base, max_alignment(inner_of(x)))
+    run, others = _contiguous_modes(x)
+    filled = [extent for extent, _, _ in run if type(extent) is int]
+    return gcd(prod(filled), *[stride for _, stride, _ in others])

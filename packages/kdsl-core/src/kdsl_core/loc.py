@@ -1,0 +1,108 @@
+"""Source locations that cost nothing until somebody reads them.
+
+A `Loc` holds code objects and instruction offsets of the author's frames, innermost first, and
+turns them into file, line and column only for an error or a report.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+from dataclasses import dataclass
+from types import CodeType, FrameType
+
+_PACKAGE = os.path.dirname(os.path.abspath(__file__))
+# Folders of this package whose code is written in the DSL itself: its lines are authors' lines.
+_WRITTEN_IN_THE_DSL = (os.path.join(_PACKAGE, "collective"),)
+_MAX_DEPTH = 6
+_is_author: dict[CodeType, bool] = {}
+_interned: dict[tuple[tuple[CodeType, int], ...], Loc] = {}
+
+
+@dataclass(frozen=True)
+class Loc:
+    """Where an operation was written: (code, bytecode offset) of each author frame."""
+
+    frames: tuple[tuple[CodeType, int], ...]
+
+    @property
+    def file(self) -> str:
+        """Path of the innermost author frame."""
+        return self.frames[0][0].co_filename
+
+    @property
+    def line(self) -> int:
+        """1-based line of the innermost author frame."""
+        return _span(*self.frames[0])[0]
+
+    @property
+    def column(self) -> int:
+        """1-based column of the innermost author frame."""
+        return _span(*self.frames[0])[2] + 1
+
+    def short(self) -> str:
+        """Text ``file.py:line:column``, with the file's base name."""
+        return f"{os.path.basename(self.file)}:{self.line}:{self.column}"
+
+    def excerpt(self) -> str:
+        """The source line with a caret span, then one line per calling author frame."""
+        text = [_caret(*self.frames[0])]
+        for code, lasti in self.frames[1:]:
+            name = os.path.basename(code.co_filename)
+            text.append(f" called from {name}:{_span(code, lasti)[0]} in {code.co_name}")
+        return "\n".join(part for part in text if part)
+
+
+def _span(code: CodeType, lasti: int) -> tuple[int, int, int, int]:
+    """(line, end line, column, end column), columns 0-based."""
+    for index, (line, end, col, end_col) in enumerate(code.co_positions()):
+        if index == lasti // 2:
+            first = line or code.co_firstlineno
+            return first, end or first, col or 0, end_col or 0
+    return code.co_firstlineno, code.co_firstlineno, 0, 0
+
+
+def _caret(code: CodeType, lasti: int) -> str:
+    line, end, col, end_col = _span(code, lasti)
+    source = linecache.getline(code.co_filename, line).rstrip("\n")
+    if not source:
+        return ""
+    width = (end_col if end == line else len(source)) - col
+    number = f"{line:5d} | "
+    return f"{number}{source}\n{' ' * (len(number) - 2)}| {' ' * col}{'^' * max(width, 1)}"
+
+
+def is_author_code(code: CodeType) -> bool:
+    """Whether `code` was written by a kernel author rather than by kdsl_core itself."""
+    known = _is_author.get(code)
+    if known is None:
+        path = os.path.abspath(code.co_filename)
+        ours = path.startswith(_PACKAGE + os.sep)
+        known = not ours or path.startswith(_WRITTEN_IN_THE_DSL)
+        _is_author[code] = known
+    return known
+
+
+def here(frame: FrameType | None = None) -> Loc | None:
+    """The location of the author's code that is executing now; None when there is none.
+
+    Walks outward from `frame` (default: the caller). The walk ends at the first kdsl frame beyond
+    an author's frame that is not a kernel's own call chain, that is: where tracing began.
+    """
+    frame = frame or sys._getframe(1)
+    found: list[tuple[CodeType, int]] = []
+    while frame is not None and len(found) < _MAX_DEPTH:
+        code = frame.f_code
+        if is_author_code(code):
+            found.append((code, frame.f_lasti))
+        elif code.co_name == "__kdsl_trace_root__":
+            break
+        frame = frame.f_back
+    if not found:
+        return None
+    frames = tuple(found)
+    loc = _interned.get(frames)
+    if loc is None:
+        loc = _interned.setdefault(frames, Loc(frames))
+    return loc

@@ -1,0 +1,185 @@
+"""Arrays of the caller's library: their types, and views and buffers made with that library.
+
+Nothing is imported: torch and CuPy are found in `sys.modules` when the caller uses them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kdsl_core.dtypes import BY_NAME, DType, dtype_of
+from kdsl_core.errors import ArgumentError
+from kdsl_fuse.graph import row_major
+
+_TORCH_NAMES = {
+    "float64": "f64",
+    "float32": "f32",
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "float8_e4m3fn": "e4m3",
+    "float8_e5m2": "e5m2",
+    "bool": "boolean",
+    **{f"int{bits}": f"i{bits}" for bits in (8, 16, 32, 64)},
+    "uint8": "u8",
+}
+_TO_TORCH = {name: torch_name for torch_name, name in _TORCH_NAMES.items()}
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What a plan depends on in an array: dtype, shape, strides in elements."""
+
+    dtype: DType
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{list(self.shape)}"
+
+
+def library(array: Any) -> str | None:
+    """ "numpy", "torch" or "cupy"; None when it is no array of these libraries."""
+    if isinstance(array, np.ndarray | np.generic):
+        return "numpy"
+    for name, kind in (("torch", "Tensor"), ("cupy", "ndarray")):
+        module = sys.modules.get(name)
+        if module is not None and isinstance(array, getattr(module, kind, ())):
+            return name
+    return None
+
+
+def place(array: Any) -> str:
+    """Library and memory of an array in words, equal for arrays that one kernel can read."""
+    kind = library(array)
+    if kind == "torch":
+        return f"a torch array on {array.device}"
+    if kind == "cupy":
+        return f"a cupy array on GPU {array.device.id}"
+    return f"a {kind or type(array).__name__} array on the host"
+
+
+def spec_of(array: Any) -> Spec | None:
+    """The Spec of an array, or of a `kd.spec`; None for anything else.
+
+    Raises: ArgumentError K924 for strides that step backwards or by parts of an element.
+    """
+    kind = library(array)
+    if kind == "torch":
+        dtype = _torch_dtype(array)
+        return Spec(dtype, tuple(array.shape), tuple(array.stride()))
+    if kind in ("numpy", "cupy"):
+        return _spec_of_numpy(array)
+    if all(hasattr(array, name) for name in ("dtype", "shape", "strides")):
+        shape = tuple(array.shape)
+        return Spec(dtype_of(array.dtype), shape, tuple(array.strides or row_major(shape)))
+    return None
+
+
+def _spec_of_numpy(array: Any) -> Spec:
+    item = array.dtype.itemsize
+    if any(stride < 0 or stride % item for stride in array.strides):
+        raise ArgumentError(
+            f"strides must be whole, non-negative numbers of elements, got {array.strides} bytes "
+            f"for elements of {item} bytes",
+            code="K924",
+            fix="copy it first: numpy.ascontiguousarray(x)",
+        )
+    strides = tuple(stride // item for stride in array.strides)
+    return Spec(dtype_of(array.dtype), tuple(array.shape), strides)
+
+
+def _torch_dtype(tensor: Any) -> DType:
+    name = str(tensor.dtype).removeprefix("torch.")
+    if name not in _TORCH_NAMES:
+        raise ArgumentError(
+            f"{tensor.dtype} is not a numeric type of kdsl",
+            code="K925",
+            fix=f"use one of {', '.join(_TORCH_NAMES)}",
+        )
+    return BY_NAME[_TORCH_NAMES[name]]
+
+
+def transposed(array: Any) -> Any:
+    """The matrix with its axes swapped, as a view."""
+    return array.t() if library(array) == "torch" else array.T
+
+
+def broadcast(array: Any, shape: tuple[int, ...]) -> Any:
+    """A view of `shape` in which repeated axes have stride 0."""
+    if tuple(array.shape) == shape:
+        return array
+    if library(array) == "torch":
+        return array.expand(shape)
+    module = sys.modules["cupy"] if library(array) == "cupy" else np
+    return module.broadcast_to(array, shape)
+
+
+def broadcast_strides(
+    shape: tuple[int, ...], strides: tuple[int, ...], target: tuple[int, ...]
+) -> tuple[int, ...]:
+    """The strides of the view that `broadcast` makes."""
+    missing = len(target) - len(shape)
+    kept = [
+        0 if have == 1 and want != 1 else stride
+        for have, stride, want in zip(shape, strides, target[missing:], strict=True)
+    ]
+    return (0,) * missing + tuple(kept)
+
+
+def empty(shape: tuple[int, ...], dtype: DType, like: Any) -> Any:
+    """An uninitialised row-major array of the library, and on the device, of `like`."""
+    if library(like) == "torch":
+        torch = sys.modules["torch"]
+        kind = getattr(torch, _TO_TORCH[dtype.name])
+        return torch.empty(shape, dtype=kind, device=like.device)
+    module = sys.modules["cupy"] if library(like) == "cupy" else np
+    return module.empty(shape, dtype.numpy)
+
+
+def constant(value: Any, like: Any) -> Any:
+    """`value` in the library, and on the device, of `like`: the same object when it is already."""
+    kind = library(like)
+    if kind == library(value):
+        return value.to(like.device) if kind == "torch" else np.asanyarray(value)
+    if kind == "torch" and library(value) == "numpy":
+        return _torch_from_numpy(value).to(like.device)
+    if kind == "cupy" and library(value) == "numpy":
+        return sys.modules["cupy"].asarray(value)
+    raise ArgumentError(
+        f"a fused function holds a constant of {library(value)}, but its arguments are of {kind}",
+        code="K926",
+        fix="keep constants in NumPy, or in the library of the arguments",
+    )
+
+
+def _torch_from_numpy(value: Any) -> Any:
+    torch = sys.modules["torch"]
+    value = np.asarray(value)
+    name = dtype_of(value.dtype).name
+    held = value.copy(order="K")
+    if name not in ("bf16", "e4m3", "e5m2"):
+        return torch.from_numpy(held)
+    bits = np.int16 if name == "bf16" else np.uint8  # torch reads no ml_dtypes: pass the bits
+    return torch.from_numpy(held.view(bits)).view(getattr(torch, _TO_TORCH[name]))
+
+
+def common_place(arrays: Sequence[Any]) -> Any:
+    """The first of `arrays`, after checking that all belong to one library and one device.
+
+    Raises: ArgumentError K913 naming the two that differ.
+    """
+    first = arrays[0]
+    for index, array in enumerate(arrays):
+        if place(array) != place(first):
+            raise ArgumentError(
+                f"arguments must live in one place: argument 0 is {place(first)}, "
+                f"argument {index} is {place(array)}",
+                code="K913",
+                fix="move them to one device before the call",
+            )
+    return first

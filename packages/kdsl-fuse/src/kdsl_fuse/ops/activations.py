@@ -1,0 +1,67 @@
+"""Activation functions, each as the formula that both NumPy and the kernel evaluate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from kdsl_core.errors import FusionError
+from kdsl_core.loc import Loc
+from kdsl_fuse.graph import Node, Op
+from kdsl_fuse.ops.declare import OpDef, ValueType, pointwise
+
+_SQRT_HALF = math.sqrt(0.5)
+_SQRT_2_OVER_PI = math.sqrt(2 / math.pi)
+_erf_of_each = np.frompyfunc(math.erf, 1, 1)
+FLOAT = pointwise("float")
+
+
+def erf(x: Any) -> Any:
+    """The error function of each element, in f64, returned in the dtype of `x`."""
+    return np.asarray(_erf_of_each(np.asarray(x, np.float64)), np.float64).astype(x.dtype)
+
+
+def sigmoid(x: Any) -> Any:
+    """1 / (1 + e⁻ˣ); e⁻ˣ may overflow to infinity, whose reciprocal is the right limit."""
+    with np.errstate(over="ignore"):
+        return 1 / (1 + np.exp(-x))
+
+
+def gelu(x: Any, approximate: str) -> Any:
+    """x·Φ(x), with Φ from erf ("none") or from the tanh formula ("tanh").
+
+    Source: Hendrycks & Gimpel, Gaussian Error Linear Units (2016).
+    """
+    if approximate == "tanh":
+        return 0.5 * x * (1 + np.tanh(_SQRT_2_OVER_PI * (x + 0.044715 * x * x * x)))
+    return 0.5 * x * (1 + erf(x * _SQRT_HALF))
+
+
+def _gelu_kernel(kd: Any, x: Any, approximate: str) -> Any:
+    if approximate == "tanh":
+        return 0.5 * x * (1.0 + kd.tanh(_SQRT_2_OVER_PI * (x + 0.044715 * x * x * x)))
+    return 0.5 * x * (1.0 + kd.erf(x * _SQRT_HALF))
+
+
+def _infer_gelu(op: Op, operands: Sequence[Node], loc: Loc | None) -> ValueType:
+    if op["approximate"] not in ("none", "tanh"):
+        raise FusionError(
+            f"gelu has the forms 'none' and 'tanh', got approximate={op['approximate']!r}",
+            code="K919",
+            loc=loc,
+            notes=[operands[0].note()],
+        )
+    return FLOAT(op, operands, loc)
+
+
+ACTIVATIONS = (
+    OpDef("Relu", FLOAT, lambda x: np.maximum(x, 0), lambda kd, x: kd.where(x < 0.0, 0.0, x)),
+    OpDef("Gelu", _infer_gelu, gelu, _gelu_kernel),
+    OpDef("Sigmoid", FLOAT, sigmoid, lambda kd, x: kd.sigmoid(x)),
+    OpDef("Silu", FLOAT, lambda x: x * sigmoid(x), lambda kd, x: x * kd.sigmoid(x)),
+    OpDef("Tanh", FLOAT, np.tanh, lambda kd, x: kd.tanh(x)),
+    OpDef("Erf", FLOAT, erf, lambda kd, x: kd.erf(x)),
+)

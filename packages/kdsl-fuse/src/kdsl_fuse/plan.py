@@ -1,0 +1,227 @@
+"""A plan: the launches that compute a graph, in order, and the reasons behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kdsl_core.errors import ArgumentError, FusionError
+from kdsl_fuse import arrays, reference
+from kdsl_fuse.calls import KernelCall, stored
+from kdsl_fuse.cover import Cover, choose_cover
+from kdsl_fuse.graph import Graph, Node
+from kdsl_fuse.origin import line_of
+from kdsl_fuse.patterns import Options
+from kdsl_fuse.reasons import Reason
+from kdsl_fuse.rewrites import ALL_REWRITES
+
+Values = dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class NumpyStep:
+    """One operator that runs in NumPy because the caller asked for `fallback="numpy"`."""
+
+    graph: Graph
+    node: Node
+    reason: Reason
+
+    def run(self, values: Mapping[str, Any]) -> Any:
+        """The node's value, computed in f32 (f64 for f64) and rounded to its dtype."""
+        operands = self.graph.operands(self.node)
+        wide = "f64" in {x.dtype.name for x in (self.node, *operands)}
+        compute = np.float64 if wide else np.float32
+        reads = [self._read(operand, values, compute) for operand in operands]
+        result = reference.apply(self.node, reads, compute)
+        return reference.round_to(result, self.node.dtype)
+
+    def _read(self, operand: Node, values: Mapping[str, Any], compute: Any) -> Any:
+        if operand.is_number:
+            return reference.constant(operand, compute)
+        base, transpose = stored(self.graph, operand)
+        array = values[base.name]
+        return reference.widen(array.T if transpose else array, compute)
+
+    def __str__(self) -> str:
+        return f"{self.node} = numpy {self.node.op} ({self.reason.code})"
+
+
+Step = KernelCall | NumpyStep
+
+
+class Plan:
+    """How one graph runs for one set of shapes and dtypes.
+
+    `steps` are in launch order; `calls` are those of them that are kernels, ordinary kdsl_core
+    calls that can be printed, simulated and turned into PTX one by one.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        steps: Sequence[Step],
+        cover: Cover,
+        reasons: Mapping[str, Reason],
+        pack: Callable[[list[Any]], Any] | None = None,
+    ) -> None:
+        self.graph = graph
+        self.steps = tuple(steps)
+        self.cover = cover
+        self.reasons = dict(reasons)
+        self._held = [x for x in graph if x.op.name == "Constant" and not x.is_number]
+        self._moved: dict[tuple[str, str], Any] = {}  # constants by name and place, moved once
+        self._pack = pack or (lambda outputs: outputs[0] if len(outputs) == 1 else tuple(outputs))
+
+    @property
+    def calls(self) -> tuple[KernelCall, ...]:
+        """The kernel launches, in order."""
+        return tuple(step for step in self.steps if isinstance(step, KernelCall))
+
+    def explain(self) -> str:
+        """A table: each operator, its kernel or its reason code, what fusion saves, and why."""
+        from kdsl_fuse.report import explain
+
+        return explain(self)
+
+    def run(self, *inputs: Any) -> Any:
+        """Compute the outputs: NumPy arrays in the simulator, CUDA arrays on their GPU.
+
+        Raises: ArgumentError K910 when an array is not what the plan was made for.
+        """
+        values = self.values(*inputs)
+        for step in self.steps:
+            name = step.output.name if isinstance(step, KernelCall) else step.node.name
+            values[name] = step.run(values)
+        return self._pack([self._output(node, values) for node in self.graph.outputs])
+
+    __call__ = run
+
+    def values(self, *inputs: Any) -> Values:
+        """The arguments and constants by value name, as the calls' `simulate` takes them."""
+        self._check(inputs)
+        like = arrays.common_place(inputs)
+        self._check_fallback(like)
+        values: Values = dict(zip((node.name for node in self.graph.inputs), inputs, strict=True))
+        place = arrays.place(like)
+        for node in self._held:
+            if (node.name, place) not in self._moved:
+                self._moved[node.name, place] = arrays.constant(node.constant, like)
+            values[node.name] = self._moved[node.name, place]
+        return values
+
+    def _output(self, node: Node, values: Values) -> Any:
+        base, transpose = stored(self.graph, node)
+        return arrays.transposed(values[base.name]) if transpose else values[base.name]
+
+    def _check(self, inputs: Sequence[Any]) -> None:
+        expected = self.graph.inputs
+        if len(inputs) != len(expected):
+            names = ", ".join(map(str, expected))
+            raise ArgumentError(
+                f"the plan takes {len(expected)} arrays ({names}), got {len(inputs)}", code="K910"
+            )
+        for node, array in zip(expected, inputs, strict=True):
+            spec = arrays.spec_of(array)
+            wanted = arrays.Spec(node.dtype, node.shape, node.strides)
+            if arrays.library(array) is None or spec != wanted:
+                got = (
+                    type(array).__name__ if spec is None else f"{spec} with strides {spec.strides}"
+                )
+                raise ArgumentError(
+                    f"the plan was made for {node} with strides {node.strides}, got {got}",
+                    code="K910",
+                    fix="call the fused function itself: it plans for each new signature",
+                )
+
+    def _check_fallback(self, like: Any) -> None:
+        skipped = [step for step in self.steps if isinstance(step, NumpyStep)]
+        if skipped and arrays.library(like) != "numpy":
+            names = ", ".join(f"{step.node.name} ({step.reason.code})" for step in skipped)
+            raise FusionError(
+                f"{names} would run in NumPy, but the arrays are of {arrays.library(like)}",
+                code="K911",
+                loc=skipped[0].node.loc,
+                fix="pass NumPy arrays, or change the function so that kernels cover it",
+            )
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.steps))
+
+
+def make_plan(
+    graph: Graph,
+    options: Options | None = None,
+    *,
+    fallback: str | None = None,
+    pack: Callable[[list[Any]], Any] | None = None,
+) -> Plan:
+    """Rewrite, cover and schedule a graph.
+
+    Raises: FusionError K909 when an operator has no kernel and no fallback was asked for.
+    """
+    options = options or Options()
+    for rewrite in ALL_REWRITES:
+        rewrite(graph)
+    graph.validate()
+    cover = choose_cover(graph, options)
+    lowered = {name: m.pattern.lower(graph, m, options) for name, m in cover.matches.items()}
+    needed = _needed(graph, lowered)
+    uncovered = _uncovered(graph, [name for name in needed if name not in lowered], cover)
+    if uncovered and fallback != "numpy":
+        raise _no_kernel(graph, uncovered)
+    steps: list[Step] = []
+    for node in graph:
+        if node.name in uncovered:
+            steps.append(NumpyStep(graph, node, uncovered[node.name]))
+        elif node.name in needed:
+            steps.append(lowered[node.name])
+    return Plan(graph, steps, cover, uncovered, pack)
+
+
+def _needed(graph: Graph, lowered: Mapping[str, KernelCall]) -> list[str]:
+    """Values that something must compute and store, found backwards from the outputs."""
+    wanted = {stored(graph, output)[0].name for output in graph.outputs}
+    found: list[str] = []
+    for node in reversed(list(graph)):
+        if node.name not in wanted or node.op.name in ("Input", "Constant"):
+            continue
+        found.append(node.name)
+        if node.name in lowered:
+            wanted.update(lowered[node.name].reads)
+        else:
+            wanted.update(stored(graph, operand)[0].name for operand in graph.operands(node))
+    return found[::-1]
+
+
+def _uncovered(graph: Graph, names: Sequence[str], cover: Cover) -> dict[str, Reason]:
+    """Why each of these nodes, in topological order, has no kernel."""
+    found: dict[str, Reason] = {}
+    for name in names:
+        node = graph[name]
+        before = next((x.name for x in graph.operands(node) if x.name in found), None)
+        if name in cover.reasons:
+            found[name] = cover.reasons[name]
+        elif before is not None:
+            code = found[before].code
+            found[name] = Reason(code, f"it follows {before}, which has no kernel")
+        else:
+            sentence = f"no pattern contains {node.op.name} here: it is not in the tail of a GEMM"
+            found[name] = Reason("KF-PATTERN", sentence)
+    return found
+
+
+def _no_kernel(graph: Graph, uncovered: Mapping[str, Reason]) -> FusionError:
+    operators = [node for node in graph if node.op.name not in ("Input", "Constant", "Transpose")]
+    first = graph[next(iter(uncovered))]
+    notes = [f"{name} ({line_of(graph[name].loc)}) {why}" for name, why in uncovered.items()]
+    fix = next((why.fix for why in uncovered.values() if why.fix), "change the function")
+    return FusionError(
+        f"{len(uncovered)} of {len(operators)} operators have no kernel",
+        code="K909",
+        loc=first.loc,
+        notes=notes,
+        fix=f'{fix}; or run them in NumPy: @kf.fuse(fallback="numpy")',
+    )

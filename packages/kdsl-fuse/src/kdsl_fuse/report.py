@@ -1,0 +1,95 @@
+"""Tables for people: the graph, and what became of each of its operators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from kdsl_fuse.cover import Savings, savings
+from kdsl_fuse.graph import Graph, Node
+from kdsl_fuse.origin import line_of
+
+if TYPE_CHECKING:
+    from kdsl_fuse.patterns import Match
+    from kdsl_fuse.plan import Plan
+
+Row = tuple[str, ...]
+HEADER: Row = ("node", "operator", "line", "runs in", "bytes saved", "launches saved", "why")
+
+
+def columns(rows: Sequence[Row]) -> str:
+    """Rows as left-aligned text columns; the first row is the header."""
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    padded = (
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
+    head, *rest = padded
+    return "\n".join([head, "-" * len(head), *rest])
+
+
+def explain(plan: Plan) -> str:
+    """One row per operator, then the totals."""
+    told = _told_by_matches(plan)
+    rows = [HEADER]
+    for node in plan.graph:
+        if node.op.name == "Input" or node.is_number:
+            continue
+        runs_in, saved, why = told.get(node.name) or _alone(plan, node)
+        rows.append((node.name, str(node.op), line_of(node.loc), runs_in, *saved, why))
+    total = _total(plan)
+    numpy_steps = len(plan.steps) - len(plan.calls)
+    counted = f"kernels: {len(plan.calls)}, NumPy steps: {numpy_steps}"
+    return (
+        f"{columns(rows)}\n{counted}; saved: {total.bytes} bytes of memory traffic, "
+        f"{total.launches} launches"
+    )
+
+
+Told = tuple[str, tuple[str, str], str]
+NOTHING = ("", "")
+
+
+def _told_by_matches(plan: Plan) -> dict[str, Told]:
+    told: dict[str, Told] = {}
+    number = {call.output.name: index for index, call in enumerate(plan.calls)}
+    for name, match in plan.cover.matches.items():
+        if name not in number:
+            continue
+        for node in match.recomputed:
+            why = f"recomputed for each element in call {number[name]}"
+            told[node.name] = (f"call {number[name]}", _saved(2 * node.bytes, 1), why)
+        label = f"call {number[name]}: {plan.calls[number[name]].name}"
+        for node in match.covered:
+            told[node.name] = (label, *_member(plan.graph, match, node))
+    return told
+
+
+def _member(graph: Graph, match: Match, node: Node) -> tuple[tuple[str, str], str]:
+    stays = node is match.root
+    traffic = 0 if stays else node.bytes * (1 + len(graph.consumers(node)))
+    saved = NOTHING if stays else _saved(traffic, 1)
+    if node is match.anchor:
+        a, b = graph.operands(node)
+        return saved, f"{match.pattern.name}: {a.dtype} {list(a.shape)} @ {list(b.shape)}"
+    stored = f", stored as {node.dtype}" if stays else ""
+    return saved, f"in the epilogue of {match.anchor.name}{stored}"
+
+
+def _saved(traffic: int, launches: int) -> tuple[str, str]:
+    return str(traffic), str(launches)
+
+
+def _alone(plan: Plan, node: Node) -> Told:
+    if node.op.name == "Transpose":
+        return "layout", NOTHING, "read through its strides"
+    if node.op.name == "Constant":
+        return "memory", NOTHING, "an array that the function holds"
+    reason = plan.reasons[node.name]
+    return f"NumPy: {reason.code}", NOTHING, reason.sentence
+
+
+def _total(plan: Plan) -> Savings:
+    used = {call.output.name for call in plan.calls}
+    each = [savings(plan.graph, m) for name, m in plan.cover.matches.items() if name in used]
+    return Savings(sum(s.bytes for s in each), sum(s.launches for s in each))

@@ -1,0 +1,95 @@
+"""The epilogue of a kernel as a value: a straight-line pointwise program that can be hashed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from kdsl_core.dtypes import BY_NAME, DType, f32
+from kdsl_fuse.ops import op_named
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operator on earlier values: 0 is the accumulator, then the extras, then the steps.
+
+    A Constant's number is kept as text (`repr`), because 0.0 and −0.0, and 1 and 1.0, are equal as
+    numbers but not the same program.
+    """
+
+    op: str
+    args: tuple[int, ...] = ()
+    attrs: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class Tail:
+    """A pointwise function `epilogue(acc, *extras)` from an accumulator to the value to store.
+
+    Two tails with equal steps are equal and share one kernel. Floats narrower than f32 among the
+    extras are widened first, all arithmetic is f32, and a Cast rounds and widens again. The kernel
+    rounds the result once, to the output's dtype.
+    """
+
+    extras: tuple[str, ...] = ()
+    steps: tuple[Step, ...] = ()
+    result: int = 0
+
+    def __call__(self, acc: Any, *extras: Any) -> Any:
+        """The value to store, as kdsl_core scalars; called while a kernel is traced."""
+        import kdsl_core as kd
+
+        return self.evaluate(kd, acc, *extras)
+
+    def evaluate(self, kd: Any, acc: Any, *extras: Any) -> Any:
+        """The same with the words of the language taken from `kd`."""
+        values = [
+            acc,
+            *(_widen(BY_NAME[name], x) for name, x in zip(self.extras, extras, strict=True)),
+        ]
+        for step in self.steps:
+            values.append(_run(kd, step, [values[arg] for arg in step.args]))
+        return values[self.result]
+
+    def __str__(self) -> str:
+        names = ["acc", *(f"x{index}" for index in range(len(self.extras)))]
+        typed = [f"{name}: {dtype}" for name, dtype in zip(names[1:], self.extras, strict=True)]
+        lines = [f"def epilogue({', '.join(['acc: f32', *typed])}):"]
+        computed = 0
+        for step in self.steps:
+            if step.op == "Constant":
+                names.append(dict(step.attrs)["value"])
+                continue
+            options = [f"{key}={value!r}" for key, value in step.attrs]
+            called = ", ".join([*(names[arg] for arg in step.args), *options])
+            names.append(f"v{computed}")
+            computed += 1
+            lines.append(f"    {names[-1]} = {step.op}({called})")
+        return "\n".join([*lines, f"    return {names[self.result]}"])
+
+
+def number_step(value: bool | int | float) -> Step:
+    """The Constant that holds a Python number."""
+    return Step("Constant", (), (("value", repr(value)),))
+
+
+def _number(text: str) -> bool | int | float:
+    if text in ("True", "False"):
+        return text == "True"
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
+
+
+def _widen(dtype: DType, x: Any) -> Any:
+    return x.to(f32) if dtype.is_float and dtype.bits < 32 else x
+
+
+def _run(kd: Any, step: Step, args: list[Any]) -> Any:
+    if step.op == "Constant":
+        return _number(dict(step.attrs)["value"])
+    rule = op_named(step.op)
+    assert rule.kernel is not None, f"{step.op} has no code for one element"
+    result = rule.kernel(kd, *args, **dict(step.attrs))
+    return _widen(BY_NAME[dict(step.attrs)["to"]], result) if step.op == "Cast" else result

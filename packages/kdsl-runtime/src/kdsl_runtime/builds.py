@@ -1,0 +1,59 @@
+"""From a PTX module to a cache entry."""
+
+from __future__ import annotations
+
+import functools
+
+from kdsl_runtime.assemble import AssembleOptions, ResourceReport, assemble, surface
+from kdsl_runtime.cache import Cache, Entry, content_key, default_cache
+from kdsl_runtime.ptx_module import PtxModule
+from kdsl_runtime.toolchain import Toolchain, default_toolchain
+
+# Hashing the PTX takes longer than a launch, and the texts of a process's kernels are few.
+_key = functools.cache(content_key)
+
+
+def build(
+    module: PtxModule,
+    *,
+    toolchain: Toolchain | None = None,
+    options: AssembleOptions | None = None,
+    cache: Cache | None = None,
+) -> Entry:
+    """The cache entry of `module`, built when it is new; works without a GPU.
+
+    Raises: BuildError, ResourceError.
+    """
+    toolchain = toolchain or default_toolchain()
+    options = options or AssembleOptions()
+    key = key_of(module, toolchain, options)
+    fresh = False
+
+    def assembled() -> Entry:
+        nonlocal fresh
+        fresh = True
+        return _assembled(module, toolchain, options)
+
+    entry = (cache or default_cache()).get_or_build(key, assembled)
+    if not fresh:
+        report = ResourceReport.from_json(entry.metadata["report"])
+        surface(report, module.entry, module.target)
+    return entry
+
+
+def key_of(module: PtxModule, toolchain: Toolchain, options: AssembleOptions) -> str:
+    """The content key of `module`."""
+    return _key(module.text, module.target, toolchain.id, tuple(options.arguments()))
+
+
+def _assembled(module: PtxModule, toolchain: Toolchain, options: AssembleOptions) -> Entry:
+    cubin = assemble(module, module.target, toolchain, options)
+    metadata = {
+        "kind": "cubin",
+        "entry": module.entry,
+        "target": module.target,
+        "toolchain": toolchain.version,
+        "options": options.arguments(),
+        "report": cubin.report.as_json(),
+    }
+    return Entry(metadata, cubin.data)

@@ -1,0 +1,23 @@
+"""Built kernels, kept in memory and on disk, and found again by what decides their content."""
+
+from __future__ import annotations
+
+from kdsl_runtime.cache.disk import DiskCache, KdslCacheWarning
+from kdsl_runtime.cache.entry import CorruptEntry, Entry
+from kdsl_runtime.cache.keys import content_key, recipe_key
+from kdsl_runtime.cache.layers import Cache, default_cache
+from kdsl_runtime.cache.location import default_directory
+from kdsl_runtime.cache.memory import MemoryCache
+
+__all__ = [
+    "Cache",
+    "CorruptEntry",
+    "DiskCache",
+    "Entry",
+    "KdslCacheWarning",
+    "MemoryCache",
+    "content_key",
+    "default_cache",
+    "default_directory",
+    "recipe_key",
+]

@@ -1,0 +1,88 @@
+"""Where the cache lives, and whether that folder can be trusted."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from kdsl_core.errors import CacheError
+
+_WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+
+
+def default_directory(environ: Mapping[str, str] | None = None) -> Path | None:
+    """$KDSL_CACHE_DIR, $XDG_CACHE_HOME/kdsl or $HOME/.cache/kdsl; None when none is set."""
+    environ = os.environ if environ is None else environ
+    if environ.get("KDSL_CACHE_DIR"):
+        return Path(environ["KDSL_CACHE_DIR"])
+    if environ.get("XDG_CACHE_HOME"):
+        return Path(environ["XDG_CACHE_HOME"], "kdsl")
+    if environ.get("HOME"):
+        return Path(environ["HOME"], ".cache", "kdsl")
+    return None
+
+
+def make_private(directory: Path) -> None:
+    """Create `directory` with mode 0700 and refuse one that others own or may write.
+
+    Raises: CacheError K720–K722 when it cannot be trusted; OSError when it cannot be made.
+    """
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        directory.mkdir(mode=0o700)
+    except FileExistsError:
+        check_private(directory)
+
+
+def check_private(directory: Path) -> None:
+    """Refuse a directory that somebody else could have filled.
+
+    Raises: CacheError K720 (no directory), K721 (other owner), K722 (others may write);
+    OSError when it cannot be examined.
+    """
+    state = os.lstat(directory)
+    if not stat.S_ISDIR(state.st_mode):
+        kind = "a symbolic link" if stat.S_ISLNK(state.st_mode) else "not a directory"
+        raise CacheError(
+            f"expected the cache directory {directory} to be a directory, it is {kind}",
+            code="K720",
+            fix="remove it, or set KDSL_CACHE_DIR to a directory of your own",
+        )
+    if state.st_uid != os.geteuid():
+        raise CacheError(
+            f"the cache directory {directory} belongs to user {state.st_uid}, this process runs "
+            f"as user {os.geteuid()}: machine code from there cannot be trusted",
+            code="K721",
+            fix="set KDSL_CACHE_DIR to a directory of your own",
+        )
+    if state.st_mode & _WRITABLE_BY_OTHERS:
+        raise CacheError(
+            f"others may write the cache directory {directory} (mode "
+            f"{stat.S_IMODE(state.st_mode):04o}): machine code from there cannot be trusted",
+            code="K722",
+            fix=f"empty it, then chmod 700 {directory}",
+        )
+
+
+def check_file(descriptor: int, path: Path) -> None:
+    """Refuse an open entry that is no regular file of this user's own, or that others may write.
+
+    Raises: CacheError K723.
+    """
+    state = os.fstat(descriptor)
+    ours = state.st_uid == os.geteuid() and not state.st_mode & _WRITABLE_BY_OTHERS
+    if not stat.S_ISREG(state.st_mode) or not ours:
+        raise refused_entry(
+            path, f"mode {stat.filemode(state.st_mode)}, owner {state.st_uid}, not ours alone"
+        )
+
+
+def refused_entry(path: Path, why: str) -> CacheError:
+    """The error for a file in the cache that this process did not make."""
+    return CacheError(
+        f"the cache entry {path} is refused: {why}",
+        code="K723",
+        fix="find out who put it there; `kdsl cache clear` removes it",
+    )

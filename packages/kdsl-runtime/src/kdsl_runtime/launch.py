@@ -1,0 +1,224 @@
+"""A kernel loaded on a device, and its launch on the caller's stream."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Hashable, Sequence
+from math import prod
+from types import ModuleType
+from typing import Any
+
+from kdsl_core.errors import ArgumentError, BuildError
+from kdsl_runtime import driver, metrics
+from kdsl_runtime.arrays import current_stream
+from kdsl_runtime.assemble import AssembleOptions, ResourceReport
+from kdsl_runtime.builds import build, key_of
+from kdsl_runtime.cache import Cache
+from kdsl_runtime.parameters import ArgumentBuffer, ParameterBlock
+from kdsl_runtime.ptx_module import PtxModule
+from kdsl_runtime.resources import check_block
+from kdsl_runtime.toolchain import Toolchain, default_toolchain
+
+Dim3 = tuple[int, int, int]
+_PORTABLE_CLUSTER_BLOCKS = 8
+_loaded: dict[Hashable, LoadedKernel] = {}
+_guard = threading.Lock()
+
+
+class LoadedKernel:
+    """A kernel on one device, ready to launch.
+
+    Threads: safe; the driver copies the arguments before a launch returns.
+    """
+
+    def __init__(
+        self,
+        module: PtxModule,
+        function: Any,
+        bindings: ModuleType,
+        device: int = 0,
+        report: ResourceReport | None = None,
+        image: Any = None,
+    ) -> None:
+        self.module = module
+        self.function = function
+        self.device = device
+        self.report = report
+        self.block = ParameterBlock(module.params)
+        self._bindings = bindings
+        self._image = image
+        self._launch = bindings.cuLaunchKernel
+        self._lost = (
+            bindings.CUresult.CUDA_ERROR_INVALID_CONTEXT,
+            bindings.CUresult.CUDA_ERROR_INVALID_HANDLE,
+        )
+        # list.pop and list.append are atomic: a free list without a lock.
+        self._free = [ArgumentBuffer(self.block)]
+
+    def launch(
+        self,
+        grid: int | Sequence[int],
+        block: int | Sequence[int],
+        values: Sequence[Any],
+        stream: int = 0,
+        cluster: int | Sequence[int] | None = None,
+    ) -> None:
+        """Put one launch on `stream` and return; nothing is waited for or allocated on the device.
+
+        Memory: safe while the stream is captured into a graph.
+        Raises: ArgumentError K653, K654, K656, K658; DriverError K803.
+        """
+        grid = _dim3(grid if isinstance(grid, int) else tuple(grid), "grid")
+        block = _dim3(block if isinstance(block, int) else tuple(block), "block")
+        if block[0] * block[1] * block[2] != self.module.threads:
+            raise _wrong_threads(self.module, block)
+        try:
+            arguments = self._free.pop()
+        except IndexError:
+            arguments = ArgumentBuffer(self.block)
+        try:
+            self.block.pack_into(arguments.buffer, values)
+            if cluster is None:
+                self._submit(grid, block, arguments.address, stream)
+            else:
+                shape = _dim3(cluster if isinstance(cluster, int) else tuple(cluster), "cluster")
+                self._submit_cluster(grid, block, arguments.address, stream, shape)
+        finally:
+            self._free.append(arguments)
+
+    def _submit(self, grid: Dim3, block: Dim3, address: int, stream: int) -> None:
+        shared = self.module.shared_bytes
+        (code,) = self._launch(self.function, *grid, *block, shared, stream, address, 0)
+        if code:
+            if code in self._lost:
+                # This thread has no context yet, or another device's: the slow way, only then.
+                with driver.on_device(self.device):
+                    (code,) = self._launch(self.function, *grid, *block, shared, stream, address, 0)
+            driver.check(self._bindings, f"launch of {self.module.entry}", (code,))
+
+    def _submit_cluster(
+        self, grid: Dim3, block: Dim3, address: int, stream: int, cluster: Dim3
+    ) -> None:
+        bindings = self._bindings
+        if prod(cluster) > _PORTABLE_CLUSTER_BLOCKS:
+            allowed = (
+                bindings.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+            )
+            driver.call("cuFuncSetAttribute", self.function, allowed, 1)
+        attribute = bindings.CUlaunchAttribute()
+        attribute.id = bindings.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        shape = attribute.value.clusterDim
+        shape.x, shape.y, shape.z = cluster
+        config = bindings.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = grid
+        config.blockDimX, config.blockDimY, config.blockDimZ = block
+        config.sharedMemBytes = self.module.shared_bytes
+        config.hStream = bindings.CUstream(stream)
+        config.attrs = [attribute]
+        config.numAttrs = 1
+        with driver.on_device(self.device):
+            answer = bindings.cuLaunchKernelEx(config, self.function, address, 0)
+        driver.check(bindings, f"cluster launch of {self.module.entry}", answer)
+
+
+def load(
+    module: PtxModule,
+    device: int = 0,
+    *,
+    toolchain: Toolchain | None = None,
+    options: AssembleOptions | None = None,
+    cache: Cache | None = None,
+) -> LoadedKernel:
+    """`module` on `device`: from this process's table, the cache, or assembled now.
+
+    Threads: safe. Memory: allowed during graph capture, but slow; load before.
+    Raises: BuildError, ResourceError, DriverError.
+    """
+    toolchain = toolchain or default_toolchain()
+    options = options or AssembleOptions()
+    key = key_of(module, toolchain, options)
+    # Dynamic shared memory and parameter names need not show in the text that the key covers.
+    place = (key, module.shared_bytes, module.threads, module.params, device)
+    found = _loaded.get(place)
+    if found is None:
+        _check_target(module, device)
+        image, report = _image(module, key, toolchain, options, cache)
+        loaded = _load_on_device(module, image, report, device)
+        with _guard:
+            found = _loaded.setdefault(place, loaded)
+    return found
+
+
+def run(
+    module: PtxModule,
+    grid: int | Sequence[int],
+    block: int | Sequence[int],
+    values: Sequence[Any],
+    *,
+    device: int = 0,
+    stream: int | None = None,
+    cluster: int | Sequence[int] | None = None,
+) -> LoadedKernel:
+    """Load `module` on `device` and launch it on `stream`, by default the caller's current one."""
+    kernel = load(module, device)
+    kernel.launch(
+        grid, block, values, current_stream(device) if stream is None else stream, cluster
+    )
+    return kernel
+
+
+def _image(
+    module: PtxModule, key: str, toolchain: Toolchain, options: AssembleOptions, cache: Cache | None
+) -> tuple[bytes, ResourceReport | None]:
+    if toolchain.is_driver_jit:
+        check_block(module, module.target)
+        return module.text.encode(), None
+    entry = build(module, toolchain=toolchain, options=options, cache=cache)
+    return entry.payload, ResourceReport.from_json(entry.metadata["report"])
+
+
+def _load_on_device(
+    module: PtxModule, image: bytes, report: ResourceReport | None, device: int
+) -> LoadedKernel:
+    loaded = driver.load_module(image, device)
+    function = driver.kernel_function(loaded, module.entry, device, module.shared_bytes)
+    metrics.add("kernels_loaded")
+    return LoadedKernel(module, function, driver.require_driver(), device, report, loaded)
+
+
+def _check_target(module: PtxModule, device: int) -> None:
+    has = driver.device(device)
+    wanted = module.target.removeprefix("sm_")
+    exact, number = wanted.endswith("a"), int(wanted.rstrip("af"))
+    major, minor = number // 10, number % 10
+    same = has.capability == (major, minor)
+    if not same and (exact or major != has.capability[0] or minor > has.capability[1]):
+        raise BuildError(
+            f"kernel {module.entry} was built for {module.target}, device {device} "
+            f"({has.name}) is {has.target}",
+            code="K709",
+            fix=f"build it for target={has.target!r}",
+        )
+
+
+@functools.lru_cache(maxsize=4096)
+def _dim3(sizes: int | tuple[int, ...], what: str) -> Dim3:
+    given = (sizes,) if isinstance(sizes, int) else sizes
+    if not 1 <= len(given) <= 3 or any(size < 1 for size in given):
+        raise ArgumentError(
+            f"expected {what} to be one to three sizes of at least 1, got {sizes!r}",
+            code="K656",
+            fix="an empty grid is no launch: leave the call out",
+        )
+    x, y, z = (*given, 1, 1)[:3]
+    return x, y, z
+
+
+def _wrong_threads(module: PtxModule, block: Dim3) -> ArgumentError:
+    return ArgumentError(
+        f"kernel {module.entry} was built for {module.threads} threads per block, "
+        f"got block {block} = {prod(block)} threads",
+        code="K658",
+        fix="launch it with the block that it was traced with",
+    )

@@ -1,0 +1,114 @@
+"""A kernel's parameters as the bytes that the driver takes."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from kdsl_core.dtypes import DType
+from kdsl_core.errors import ArgumentError
+
+# How Python's struct module writes each type; those that it lacks are converted to their bits.
+_FORMATS = {
+    "f64": "d", "f32": "f", "tf32": "f", "f16": "e", "bf16": "H", "e4m3": "B", "e5m2": "B",
+    "i64": "q", "i32": "i", "i16": "h", "i8": "b",
+    "u64": "Q", "u32": "I", "u16": "H", "u8": "B", "boolean": "?",
+}  # fmt: skip
+_AS_BITS: dict[str, np.dtype[Any]] = {
+    "bf16": np.dtype(np.uint16),
+    "e4m3": np.dtype(np.uint8),
+    "e5m2": np.dtype(np.uint8),
+}
+_MISFITS = (struct.error, OverflowError, TypeError, ValueError)
+
+
+class ParameterBlock:
+    """The layout of a kernel's parameters in memory, each aligned to its own size.
+
+    Units: `offsets` and `size` in bytes.
+    """
+
+    def __init__(self, params: Sequence[tuple[str, DType]]) -> None:
+        self.params = tuple(params)
+        pieces, offsets, position = ["<"], [], 0
+        for _, dtype in self.params:
+            gap = -position % dtype.bytes
+            pieces.append(f"{gap}x{_FORMATS[dtype.name]}" if gap else _FORMATS[dtype.name])
+            offsets.append(position + gap)
+            position += gap + dtype.bytes
+        self.offsets = tuple(offsets)
+        self.size = position
+        self._struct = struct.Struct("".join(pieces))
+        self._converted = tuple(
+            (index, dtype) for index, (_, dtype) in enumerate(self.params) if dtype.name in _AS_BITS
+        )
+
+    def pack_into(self, buffer: Any, values: Sequence[Any]) -> None:
+        """Write `values` in order of the parameters.
+
+        Raises: ArgumentError K653 (a value does not fit), K654 (their number).
+        """
+        try:
+            self._struct.pack_into(buffer, 0, *(self._bits(values) if self._converted else values))
+        except _MISFITS as problem:
+            raise self._misfit(values) from problem
+
+    def pack(self, values: Sequence[Any]) -> bytes:
+        """The bytes that `pack_into` writes."""
+        buffer = bytearray(self.size)
+        self.pack_into(buffer, values)
+        return bytes(buffer)
+
+    def _bits(self, values: Sequence[Any]) -> list[Any]:
+        out = list(values)
+        for index, dtype in self._converted:
+            if index < len(out):
+                out[index] = _as_bits(dtype, out[index])
+        return out
+
+    def _misfit(self, values: Sequence[Any]) -> ArgumentError:
+        if len(values) != len(self.params):
+            names = ", ".join(f"{name}: {dtype}" for name, dtype in self.params)
+            return ArgumentError(
+                f"expected {len(self.params)} values ({names}), got {len(values)}",
+                code="K654",
+                fix="pass one value for each kernel parameter",
+            )
+        pairs = zip(self.params, values, strict=True)
+        name, dtype, value = next((*param, got) for param, got in pairs if not _fits(param[1], got))
+        return ArgumentError(
+            f"{name}: expected a value of type {dtype}, got {value!r} ({type(value).__name__})",
+            code="K653",
+            fix="pass a number in the range of that type",
+        )
+
+
+def _as_bits(dtype: DType, value: Any) -> int:
+    return int(np.asarray(value, dtype=dtype.numpy).view(_AS_BITS[dtype.name]))
+
+
+def _fits(dtype: DType, value: Any) -> bool:
+    try:
+        bits = _as_bits(dtype, value) if dtype.name in _AS_BITS else value
+        struct.pack(f"<{_FORMATS[dtype.name]}", bits)
+    except _MISFITS:
+        return False
+    return True
+
+
+class ArgumentBuffer:
+    """One buffer of parameter values and the array of pointers that the driver takes."""
+
+    __slots__ = ("address", "buffer", "pointers")
+
+    def __init__(self, block: ParameterBlock) -> None:
+        self.buffer = ctypes.create_string_buffer(max(1, block.size))
+        base = ctypes.addressof(self.buffer)
+        self.pointers = (ctypes.c_void_p * max(1, len(block.offsets)))(
+            *(base + offset for offset in block.offsets)
+        )
+        self.address = ctypes.addressof(self.pointers)

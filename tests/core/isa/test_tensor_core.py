@@ -1,0 +1,121 @@
+"""The tensor-core model against bits recorded on an H200."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from kdsl_core.errors import TypeMismatch
+from kdsl_core.isa.tensor_core import multiply_accumulate, prepare
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "tensor_core" / "h200.npz"
+TYPES: dict[str, Any] = {
+    "f16": np.float16,
+    "bf16": ml_dtypes.bfloat16,
+    "tf32": np.float32,
+    "e4m3": ml_dtypes.float8_e4m3fn,
+    "e5m2": ml_dtypes.float8_e5m2,
+}
+
+
+@pytest.fixture(scope="module")
+def h200() -> Any:
+    """Inputs and outputs of single instructions, as raw bits."""
+    with np.load(GOLDEN) as recorded:
+        return dict(recorded)
+
+
+@pytest.mark.parametrize("family", ["mma.sync", "wgmma"])
+@pytest.mark.parametrize("name", TYPES)
+def test_every_recorded_bit(h200: Any, family: Any, name: str) -> None:
+    """Every f32 accumulator bit equals the H200's."""
+    a, b, c, d = (h200[f"{family.removesuffix('.sync')}_{name}_{x}"] for x in "ABCD")
+    dtype = TYPES[name]
+    got = multiply_accumulate(a.view(dtype), b.view(dtype), c.view(np.float32), family)
+    np.testing.assert_array_equal(got.view(np.uint32), d)
+
+
+def test_every_recorded_bit_of_f16_accumulators(h200: Any) -> None:
+    """Every f16 accumulator bit equals the H200's."""
+    a, b = h200["mma_f16_A"].view(np.float16), h200["mma_f16_B"].view(np.float16)
+    got = multiply_accumulate(a, b, h200["mma_f16acc_C"].view(np.float16))
+    np.testing.assert_array_equal(got.view(np.uint16), h200["mma_f16acc_D"])
+
+
+def test_batches_broadcast_and_prepared_operands_agree(h200: Any) -> None:
+    """A grid of A against B tiles gives the bits of each pair done alone."""
+    a = h200["mma_bf16_A"][:4].view(ml_dtypes.bfloat16)
+    b = h200["mma_bf16_B"][:3].view(ml_dtypes.bfloat16)
+    c = np.ones((4, 3, 16, 8), np.float32)
+    grid = multiply_accumulate(prepare(a[:, None]), prepare(b), c)
+    for i, j in np.ndindex(4, 3):
+        alone = multiply_accumulate(a[i], b[j], c[i, j])
+        np.testing.assert_array_equal(grid[i, j], alone)
+
+
+def test_wide_tiles_agree_with_narrow_ones(h200: Any) -> None:
+    """M and N only index independent outputs: one wide tile equals its parts."""
+    a = h200["wgmma_f16_A"][:2].view(np.float16)
+    b = h200["wgmma_f16_B"].view(np.float16).reshape(2, 256, 16)
+    c = np.zeros((2, 64, 256), np.float32)
+    wide = multiply_accumulate(a, b, c, "wgmma")
+    part = multiply_accumulate(a, b[:, 40:48], c[..., 40:48], "wgmma")
+    np.testing.assert_array_equal(wide[..., 40:48], part)
+
+
+@pytest.mark.parametrize("signed", [np.int8, np.uint8])
+def test_integers_are_exact_and_wrap(signed: Any) -> None:
+    """int8 products add exactly and int32 accumulators wrap."""
+    rng = np.random.default_rng(0)
+    a = rng.integers(-128, 256, (3, 16, 32)).astype(signed)
+    b = rng.integers(-128, 128, (3, 8, 32)).astype(np.int8)
+    c = np.full((3, 16, 8), 2**31 - 1, np.int32)
+    exact = a.astype(np.int64) @ b.astype(np.int64).swapaxes(-1, -2) + c
+    np.testing.assert_array_equal(multiply_accumulate(a, b, c), exact.astype(np.int32))
+
+
+def test_tf32_ignores_low_bits() -> None:
+    """The low 13 bits of a tf32 operand have no influence."""
+    a = np.full((16, 8), 1.5, np.float32)
+    b, c = np.ones((8, 8), np.float32), np.zeros((16, 8), np.float32)
+    noisy = (a.view(np.uint32) | np.uint32(0x1FFF)).view(np.float32)
+    np.testing.assert_array_equal(multiply_accumulate(noisy, b, c), multiply_accumulate(a, b, c))
+
+
+def test_nonfinite_inputs_follow_ieee() -> None:
+    """inf propagates with its sign, inf − inf and NaN give 0x7fffffff, other rows are untouched."""
+    a, b = np.ones((16, 16), np.float16), np.ones((8, 16), np.float16)
+    a[0, 0], a[1, :2], a[2, 5] = -np.inf, (np.inf, -np.inf), np.nan
+    d = multiply_accumulate(a, b, np.zeros((16, 8), np.float32))
+    assert (d[0] == -np.inf).all()
+    assert (d[1:3].view(np.uint32) == 0x7FFFFFFF).all()
+    assert (d[3:] == 16).all()
+
+
+def test_fast_numerics_is_one_matmul(h200: Any) -> None:
+    """The fast variant is close where no cancellation occurs."""
+    a, b = h200["mma_f16_A"][7].view(np.float16), h200["mma_f16_B"][7].view(np.float16)
+    c = np.zeros((16, 8), np.float32)
+    fast = multiply_accumulate(a, b, c, numerics="fast")
+    np.testing.assert_allclose(fast, multiply_accumulate(a, b, c), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "c", "k", "code"),
+    [
+        (np.float64, np.float64, np.float32, 16, "K280"),
+        (np.float16, ml_dtypes.bfloat16, np.float32, 16, "K281"),
+        (np.int8, np.int8, np.float32, 16, "K281"),
+        (np.float16, np.float16, np.float64, 16, "K282"),
+        (np.float16, np.float16, np.float32, 32, "K283"),
+    ],
+)
+def test_wrong_types_are_named(a: Any, b: Any, c: Any, k: int, code: str) -> None:
+    """A combination that no instruction takes is refused with its code."""
+    with pytest.raises(TypeMismatch) as caught:
+        multiply_accumulate(np.ones((16, k), a), np.ones((8, k), b), np.zeros((16, 8), c))
+    assert caught.value.code == code

@@ -1,0 +1,142 @@
+"""Arrays of the caller's library; torch is played by a small class, because it is not installed."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import kdsl_fuse as kf
+from fuse.numpy_kernel import NumpyGemm
+from kdsl_core.dtypes import bf16, f32
+from kdsl_core.errors import ArgumentError, FusionError
+from kdsl_fuse import arrays
+
+F32 = np.float32
+_DTYPES = {"float32": np.dtype(F32), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
+
+
+class Tensor:
+    """What kdsl_fuse uses of torch.Tensor, with memory of NumPy."""
+
+    def __init__(self, array: Any, device: str = "cuda:0") -> None:
+        self.array = array
+        self.device = device
+        self.shape = array.shape
+
+    @property
+    def dtype(self) -> str:
+        """Printed as torch prints it."""
+        names = {kind: name for name, kind in _DTYPES.items()}
+        return f"torch.{names.get(self.array.dtype, self.array.dtype)}"
+
+    def stride(self) -> tuple[int, ...]:
+        """Strides in elements."""
+        return tuple(step // self.array.itemsize for step in self.array.strides)
+
+    def t(self) -> Tensor:
+        """Swapped axes."""
+        return Tensor(self.array.T, self.device)
+
+    def expand(self, shape: tuple[int, ...]) -> Tensor:
+        """Repeated with stride 0."""
+        return Tensor(np.broadcast_to(self.array, shape), self.device)
+
+    def to(self, device: str) -> Tensor:
+        """On another device."""
+        return Tensor(self.array, device)
+
+    def view(self, dtype: str) -> Tensor:
+        """The same bits as another type."""
+        return Tensor(self.array.view(_DTYPES[dtype]), self.device)
+
+
+@pytest.fixture
+def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A module in place of torch."""
+    module = SimpleNamespace(
+        Tensor=Tensor,
+        float32="float32",
+        bfloat16="bfloat16",
+        empty=lambda shape, dtype, device: Tensor(np.empty(shape, _DTYPES[dtype]), device),
+        from_numpy=lambda array: Tensor(array, "cpu"),
+    )
+    monkeypatch.setitem(sys.modules, "torch", module)
+    return module
+
+
+def test_numpy_views() -> None:
+    """Broadcasting repeats with stride 0, and its strides are known without data."""
+    target = (4, 5)
+    for shape in ((5,), (4, 1), (1, 1), (), (4, 5), (1, 5)):
+        array = np.ones(shape, F32)
+        view = arrays.broadcast(array, target)
+        spec = arrays.spec_of(array)
+        assert spec is not None
+        told = arrays.broadcast_strides(spec.shape, spec.strides, target)
+        assert told == tuple(step // 4 for step in view.strides)
+        assert np.shares_memory(view, array)
+
+
+def test_torch_tensors_are_described_and_viewed(torch: Any) -> None:
+    """dtype, shape, strides, views and new buffers come from torch itself."""
+    x = Tensor(np.ones((3, 4), ml_dtypes.bfloat16))
+    assert arrays.spec_of(x) == arrays.Spec(bf16, (3, 4), (4, 1))
+    assert arrays.spec_of(arrays.transposed(x)) == arrays.Spec(bf16, (4, 3), (1, 4))
+    row = arrays.broadcast(Tensor(np.ones(4, F32)), (3, 4))
+    assert arrays.spec_of(row) == arrays.Spec(f32, (3, 4), (0, 1))
+    fresh = arrays.empty((2, 2), f32, x)
+    assert fresh.device == "cuda:0"
+    with pytest.raises(ArgumentError, match="complex64") as caught:
+        arrays.spec_of(Tensor(np.ones(2, np.complex64)))
+    assert caught.value.code == "K925"
+
+
+@pytest.mark.parametrize("dtype", [F32, ml_dtypes.bfloat16])
+def test_numpy_constants_move_to_the_device(torch: Any, dtype: Any) -> None:
+    """A constant held in NumPy is uploaded bit by bit."""
+    value = np.arange(6).reshape(2, 3).astype(dtype)
+    moved = arrays.constant(value, Tensor(np.ones(1, F32)))
+    assert moved.device == "cuda:0"
+    np.testing.assert_array_equal(moved.array, value)
+    assert arrays.constant(value, value) is value
+
+
+def test_constant_of_another_library_is_refused(torch: Any) -> None:
+    """A tensor held by a function that is called with NumPy arrays is K926."""
+    with pytest.raises(ArgumentError) as caught:
+        arrays.constant(Tensor(np.ones(2, F32)), np.ones(2, F32))
+    assert caught.value.code == "K926"
+
+
+def test_mixed_places_are_refused_naming_both(torch: Any, gemm: NumpyGemm) -> None:
+    """A NumPy array with a tensor, or host with GPU, is K913."""
+    layer = kf.fuse(gemm=gemm)(lambda x, w: x @ w)
+    x = np.ones((2, 2), F32)
+    for a, b in ((x, Tensor(x)), (Tensor(x, "cpu"), Tensor(x))):
+        with pytest.raises(
+            ArgumentError, match=r"argument 0 is .*on (the host|cpu), .* on cuda:0"
+        ) as caught:
+            layer(a, b)
+        assert caught.value.code == "K913"
+
+
+def test_held_constants_are_uploaded_once(torch: Any) -> None:
+    """Two runs on one device use the same copy."""
+    held, x = np.ones((2, 2), F32), np.ones((2, 2), F32)
+    plan = kf.fuse(gemm=NumpyGemm())(lambda x: x @ held).plan(Tensor(x))
+    first, second = (plan.values(Tensor(x))["constant0"] for _ in range(2))
+    assert first is second
+    assert first.device == "cuda:0"
+
+
+def test_numpy_fallback_never_moves_gpu_arrays(torch: Any, gemm: NumpyGemm) -> None:
+    """NumPy steps on tensors are K911, naming the operators."""
+    layer = kf.fuse(gemm=gemm, fallback="numpy")(lambda x: kf.tanh(x) @ x)
+    with pytest.raises(FusionError, match="tanh0") as caught:
+        layer(Tensor(np.ones((2, 2), F32)))
+    assert caught.value.code == "K911"
