@@ -6,7 +6,7 @@ Back ends implement them once; operations are added every week and know nothing 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 
@@ -93,6 +93,12 @@ class PtxWriter(Protocol):
     def shared_address(self, alloc: SharedAlloc) -> str:
         """Text of the 32-bit shared-window address of an allocation, usable in `mov.u32`."""
 
+    def declare(self, text: str) -> None:
+        """Put a declaration before the kernel, once however often it is asked for."""
+
+    def string(self, text: str) -> str:
+        """Name of a zero-terminated global string that holds `text`."""
+
 
 class Machine(Protocol):
     """The simulated GPU as one operation sees it: a group of W warps at one program counter.
@@ -101,6 +107,8 @@ class Machine(Protocol):
     modify an array they were given. Every method acts for the active lanes only, records hazards
     at the current operation's line, and counts what the hardware would count.
     """
+
+    numerics: Literal["exact", "fast"]  # tensor cores bit for bit, or one f32 matmul each
 
     # -- who is here -----------------------------------------------------------------------
     @property

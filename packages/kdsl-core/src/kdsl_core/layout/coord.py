@@ -74,7 +74,7 @@ def offset_of(coord: IntTuple, shape: IntTuple, stride: IntTuple) -> Leaf:
             total = add(total, offset_of(c, s, d))
         return total
     if not isinstance(shape, tuple):
-        return mul(coord, stride)
+        return mul(stride, coord)  # stride first: a basis stride knows how to be scaled
     return _offset_of_index(coord, shape, stride)
 
 

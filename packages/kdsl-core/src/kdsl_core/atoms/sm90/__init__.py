@@ -1,0 +1,3 @@
+"""Atoms that came with Hopper."""
+
+from __future__ import annotations

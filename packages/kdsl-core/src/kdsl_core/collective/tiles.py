@@ -1,0 +1,156 @@
+"""Tiles of a matrix on their way from global to shared memory."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from kdsl_core import atoms
+from kdsl_core.dtypes import DType
+from kdsl_core.errors import TypeMismatch
+from kdsl_core.lang.copy import copy
+from kdsl_core.lang.memory import smem
+from kdsl_core.lang.numbers import maximum, minimum, where
+from kdsl_core.lang.scalar import Scalar, as_scalar
+from kdsl_core.lang.tensor import Tensor, identity_tensor
+from kdsl_core.lang.tiled import TiledCopy, tiled_copy
+from kdsl_core.layout import ComposedLayout, Layout, Swizzle
+from kdsl_core.loc import here
+
+_BANK_ROW_BYTES = 128  # 32 banks of 4 bytes
+
+
+def shared_tile(
+    dtype: DType, rows: int, depth: int, contiguous: int, stages: int = 1
+) -> ComposedLayout:
+    """The swizzled layout (rows, depth, stages) of a tile that matrix loads read without conflicts.
+
+    `contiguous` is the mode whose elements are neighbours: 1 for K-major, 0 for M- or N-major.
+    The 16-byte chunks of eight lines that one matrix load reads together fall into eight different
+    bank groups: chunk c of line r goes to place c XOR r. Lines of 32-bit elements along M or N are
+    read element by element instead, eight neighbours of four lines, and move by eight elements.
+    """
+    line, lines = (depth, rows) if contiguous else (rows, depth)
+    chunk = 16 // dtype.bytes
+    transposed_words = not contiguous and dtype.bytes == 4
+    unit = 8 if transposed_words else chunk
+    bits = min(2 if transposed_words else 3, (line // unit).bit_length() - 1)
+    base = unit.bit_length() - 1
+    lines_per_bank_row = max(_BANK_ROW_BYTES // (line * dtype.bytes), 1)
+    shift = (line * lines_per_bank_row).bit_length() - 1 - base
+    strides = (line, 1) if contiguous else (1, line)
+    inner = Layout((rows, depth, stages), (*strides, line * lines))
+    return ComposedLayout(Swizzle(bits, base, max(shift, bits)), 0, inner)
+
+
+def contiguous_mode(tensor: Tensor) -> int:
+    """The mode (0 or 1) of a matrix whose stride is 1.
+
+    Raises: TypeMismatch when neither is.
+    """
+    for mode in (1, 0):
+        if isinstance(tensor.stride[mode], int) and tensor.stride[mode] == 1:
+            return mode
+    raise TypeMismatch(
+        f"a matrix needs one stride of 1, got {tensor!r}",
+        code="K226",
+        loc=here(),
+        fix="make the operand contiguous along one of its modes",
+    )
+
+
+def access_elements(tensor: Tensor, mode: int, limit_bytes: int = 16) -> int:
+    """Elements along `mode` that one access may move: what alignment and extents prove.
+
+    Accesses of this width that start at a multiple of it neither break alignment nor cross the
+    end of the tensor.
+    """
+    align = math.gcd(tensor.place((0, 0)).align, limit_bytes)
+    stride = tensor.stride[1 - mode]
+    align = math.gcd(align, _divisor(stride) * tensor.dtype.bytes)
+    return math.gcd(max(align // tensor.dtype.bytes, 1), _divisor(tensor.shape[mode]))
+
+
+def _divisor(x: Any) -> int:
+    return x.divisor if isinstance(x, Scalar) else int(x) or (1 << 30)
+
+
+def line_copy(
+    dtype: DType, tile: tuple[int, int], contiguous: int, vector: int, threads: int
+) -> TiledCopy:
+    """The copy of a tile in which neighbouring threads take neighbouring vectors of a line.
+
+    `vector` elements along mode `contiguous` go at a time: through `cp.async` where they are
+    4 … 16 bytes, else through a register.
+    """
+    width = vector * dtype.bytes
+    atom = atoms.cp_async(width, zfill=True) if width >= 4 else atoms.universal_copy(width * 8)
+    across = min(tile[contiguous] // vector, threads)
+    down = threads // across
+    if contiguous:
+        order, values = Layout((down, across), (across, 1)), Layout((1, vector))
+    else:
+        order, values = Layout((across, down)), Layout((vector, 1))
+    return tiled_copy(atom, dtype, order, values)
+
+
+class TileLoader:
+    """Copies one operand's tiles (rows × depth) into a ring of shared-memory stages.
+
+    Threads: all `threads` of the block, each with its own `thread`.
+    Memory: 4 … 16 bytes at a time through `cp.async` where alignment allows, to be committed and
+    waited for by the caller; else element by element through registers. What hangs over the edge
+    of the matrix is zero.
+    """
+
+    def __init__(
+        self,
+        source: Tensor,
+        tile: tuple[int, int],
+        row_tile: Any,
+        stages: int,
+        threads: int,
+        thread: Any,
+    ) -> None:
+        rows, depth = tile
+        self.extent = source.shape
+        self.origin = (row_tile * rows, depth)
+        self.contiguous = contiguous_mode(source)
+        self.vector = access_elements(source, self.contiguous)
+        self.dtype = source.dtype
+        layout = shared_tile(self.dtype, rows, depth, self.contiguous, stages)
+        self.shared = smem(self.dtype, layout, name="stages")
+        plan = line_copy(self.dtype, tile, self.contiguous, self.vector, threads)
+        self.atom = plan.atom
+        part = plan.get_slice(thread)
+        self.source = part.partition_S(source.tile(tile, (row_tile, None)))
+        self.destination = part.partition_D(self.shared)
+        self.coordinates = part.partition_S(identity_tensor(tile))
+
+    def load(self, k_tile: Any, stage: Any) -> None:
+        """Start copying tile `k_tile` into stage `stage`; tiles beyond the last are zeros."""
+        source = self.source[..., k_tile]
+        destination = self.destination[..., stage]
+        if self.atom.kind == "cp.async":
+            copy(source, destination, atom=self.atom, valid=lambda i: self._valid(i, k_tile))
+        else:
+            copy(source, destination, pred=lambda i: self._inside(i, k_tile))
+
+    def _place(self, index: int, k_tile: Any) -> tuple[Any, Any]:
+        """The matrix coordinate of an element of this thread's part."""
+        row, k = self.coordinates[index]
+        return row + self.origin[0], k + k_tile * self.origin[1]
+
+    def _inside(self, index: int, k_tile: Any) -> Scalar:
+        row, k = self._place(index, k_tile)
+        return as_scalar(row < self.extent[0]) & (k < self.extent[1])
+
+    def _valid(self, index: int, k_tile: Any) -> Scalar:
+        """How many elements of the vector at `index` lie inside the matrix."""
+        place, extent = self._place(index, k_tile), self.extent
+        along, across = self.contiguous, 1 - self.contiguous
+        if _divisor(extent[along]) % self.vector == 0:
+            left: Any = where(place[along] < extent[along], self.vector, 0)
+        else:
+            left = minimum(maximum(extent[along] - place[along], 0), self.vector)
+        return where(place[across] < extent[across], left, 0)

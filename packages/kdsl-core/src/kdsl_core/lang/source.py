@@ -1,0 +1,69 @@
+"""The source text of a function as it was when Python compiled it, and its syntax tree."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import linecache
+from dataclasses import dataclass
+from types import CodeType, FunctionType
+
+from kdsl_core.errors import StagingError
+
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file's text, captured when a function of it was decorated."""
+
+    file: str
+    text: str
+
+
+def capture(function: FunctionType) -> Source:
+    """The text of the file, cell or prompt that defines `function`, taken now.
+
+    A later edit of the file changes nothing: the text that was compiled is the text that counts.
+    """
+    file = function.__code__.co_filename
+    lines = linecache.getlines(file, function.__globals__)
+    return Source(file, "".join(lines))
+
+
+def definition(function: FunctionType, source: Source) -> FunctionNode:
+    """The syntax tree of `function`, with the file's own line and column numbers.
+
+    Raises: StagingError K320 (no text), K321 (another text than the one that was compiled).
+    """
+    code = function.__code__
+    if not source.text:
+        raise StagingError(
+            f"the source text of {function.__qualname__} is not available ({source.file})",
+            code="K320",
+            fix="define the kernel in a file or a notebook cell; text given to exec() must be "
+            "registered in linecache.cache",
+        )
+    for node in _functions(source):
+        first = min([node.lineno, *(mark.lineno for mark in node.decorator_list)])
+        if node.name == code.co_name and first == code.co_firstlineno and _same(node, code):
+            return node
+    raise StagingError(
+        f"{source.file}:{code.co_firstlineno} no longer holds the text of "
+        f"{function.__qualname__} that Python compiled",
+        code="K321",
+        fix="import the module again; a lambda cannot hold kernel control flow, write a def",
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def _functions(source: Source) -> tuple[FunctionNode, ...]:
+    tree = ast.parse(source.text, source.file)
+    return tuple(node for node in ast.walk(tree) if isinstance(node, FunctionNode))
+
+
+def _same(node: FunctionNode, code: CodeType) -> bool:
+    args = node.args
+    names = [a.arg for a in (*args.posonlyargs, *args.args, *args.kwonlyargs)]
+    names += [a.arg for a in (args.vararg, args.kwarg) if a is not None]
+    return tuple(names) == code.co_varnames[: len(names)]

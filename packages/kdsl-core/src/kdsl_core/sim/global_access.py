@@ -1,0 +1,142 @@
+"""Reads and writes of global memory, with every check."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from kdsl_core.ir.protocols import Array
+from kdsl_core.sim.access import Access
+from kdsl_core.sim.batch import Batch
+from kdsl_core.sim.global_shadow import GlobalShadow, Releases
+from kdsl_core.sim.memory import Allocation, GlobalStore, gather, scatter
+from kdsl_core.sim.reporting import Reporter
+from kdsl_core.sim.shadow import Conflict, entry_thread
+
+
+class GlobalAccess:
+    """Global memory of a launch; `written` are the allocations that the kernel may write."""
+
+    def __init__(
+        self, store: GlobalStore, reporter: Reporter, written: list[Allocation]
+    ) -> None:
+        self._store = store
+        self._reporter = reporter
+        self.releases = Releases()
+        self.batch: Batch | None = None
+        self._hints: dict[int, Allocation] = {}
+        self._shadows: dict[int, GlobalShadow] = {}
+        if reporter.findings.wants("race"):
+            for allocation in written:
+                shadow = GlobalShadow(allocation.data.size, self.releases)
+                self._shadows[id(allocation)] = shadow
+
+    def load(self, access: Access) -> Array:
+        """Bytes (L, size); zeros where no tensor is."""
+        whole = self._whole(access)
+        if whole is not None:
+            self._check(whole, access, "reads")
+            return gather(whole.data, access.address - whole.origin, access.size)
+        found = np.zeros((access.address.size, access.size), np.uint8)
+        for allocation, chosen in self._split(access):
+            part = access.take(chosen)
+            self._check(allocation, part, "reads")
+            found[chosen] = gather(allocation.data, part.address - allocation.origin, access.size)
+        return found
+
+    def store(self, access: Access, data: Array) -> None:
+        """Write bytes (L, size); dropped where no tensor is."""
+        whole = self._whole(access)
+        if whole is not None:
+            self._write(whole, access, data)
+            return
+        for allocation, chosen in self._split(access):
+            self._write(allocation, access.take(chosen), data[chosen])
+
+    def atomic(
+        self, access: Access, dtype: np.dtype[Any], update: Callable[[int, Array], Array]
+    ) -> Array:
+        """Read-modify-write one thread after the other; the old values (L,)."""
+        old = np.zeros(access.address.size, dtype)
+        if self.batch is not None:
+            rows = np.unique(access.row)
+            self.batch.clocks.atomic(rows)
+            self.releases.atomic(self.batch.blocks[self.batch.block_of[rows]])
+        for allocation, chosen in self._split(access):
+            self._check(allocation, access.take(chosen), "updates", atomic=True)
+            allocation.written = True
+            words = allocation.data.view(dtype)
+            for at in np.nonzero(chosen)[0].tolist():
+                place = (int(access.address[at]) - allocation.origin) // dtype.itemsize
+                old[at] = words[place]
+                words[place] = update(at, old[at : at + 1].reshape(()))
+        return old
+
+    def _write(self, allocation: Allocation, access: Access, data: Array) -> None:
+        offset = access.address - allocation.origin
+        scatter(allocation.data, offset, data)
+        allocation.written = True
+        within = self._check(allocation, access, "writes")
+        if within is not None:
+            stays = (gather(allocation.data, offset, access.size) == data).all(axis=1)
+            real = self._of_other_value(access, within, stays)
+            if real.at.size:
+                self._reporter.conflict(access, real, "global", "writes")
+
+    def _check(
+        self, allocation: Allocation, access: Access, verb: str, atomic: bool = False
+    ) -> Conflict | None:
+        shadow = self._shadows.get(id(allocation))
+        if shadow is None or self.batch is None:
+            return None
+        batch, within = self.batch, None
+        block = batch.blocks[batch.block_of[access.row]]
+        offset = access.address - allocation.origin
+        if verb == "reads":
+            found = shadow.read(batch.clocks, access, offset, block)
+        else:
+            found, within = shadow.write(batch.clocks, access, offset, block, atomic)
+        for conflict in found:
+            self._reporter.conflict(access, conflict, "global", verb)
+        return within
+
+    def _of_other_value(self, access: Access, within: Conflict, stays: Array) -> Conflict:
+        """Leave out lanes of one warp that wrote the same value at once: no order can differ."""
+        assert self.batch is not None and within.block is not None
+        row = access.row[within.at]
+        warps = np.array([entry_thread(entry)[0] for entry in within.entry.tolist()])
+        foreign = within.block != self.batch.blocks[self.batch.block_of[row]]
+        real = foreign | (warps != self.batch.local[row]) | ~stays[within.at]
+        return Conflict(
+            "race", within.at[real], within.entry[real], "wrote", within.block[real]
+        )
+
+    # -- which allocation ------------------------------------------------------------------
+    def _whole(self, access: Access) -> Allocation | None:
+        """The allocation that holds all of a well-formed access; None when it must be split."""
+        size, address = access.size, access.address
+        low, high = int(address.min()), int(address.max()) + size
+        hint = self._hints.get(access.pc)
+        if hint is None or low < hint.low or high > hint.high:
+            hint = self._store.find(low, high)
+            if hint is None:
+                return None
+            self._hints[access.pc] = hint
+        return hint if size & (size - 1) == 0 and not (address & (size - 1)).any() else None
+
+    def _split(self, access: Access) -> Iterator[tuple[Allocation, Array]]:
+        """Each allocation with the threads, bool (L,), that may access it; reports the others."""
+        unit = access.size & -access.size
+        crooked = (access.address & (unit - 1)) != 0
+        if crooked.any():
+            self._reporter.bad_address("misaligned", access, "global", crooked)
+        number = self._store.locate(access.address, access.size)
+        lost = number < 0
+        if lost.any():
+            self._reporter.bad_address("oob", access, "global", lost)
+        number = np.where(crooked, -1, number)
+        for found in np.unique(number).tolist():
+            if found >= 0:
+                yield self._store.allocations[found], number == found

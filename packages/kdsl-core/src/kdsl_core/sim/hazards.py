@@ -1,0 +1,106 @@
+"""What the simulator finds: hazards with both parties' lines, deduplicated and ordered."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from kdsl_core.errors import ArgumentError, HazardError
+from kdsl_core.loc import Loc
+
+# hazard → error code of the exception that carries it
+ERROR_CODES = {
+    "race": "K501",
+    "inflight": "K502",
+    "oob": "K503",
+    "uninit": "K504",
+    "misaligned": "K505",
+    "deadlock": "K506",
+    "barrier": "K507",
+    "value": "K508",
+    "runaway": "K510",
+}
+ALL_CHECKS = frozenset(ERROR_CODES)
+_ALWAYS = frozenset({"deadlock", "runaway"})  # the run cannot go on after these
+
+
+@dataclass(frozen=True)
+class Hazard:
+    """One finding: what, where, by whom, and where the other party is.
+
+    `thread` and `block` are (x, y, z); `address` is set for memory hazards.
+    """
+
+    code: str
+    message: str
+    loc: Loc | None = None
+    other_loc: Loc | None = None
+    other_did: str = ""
+    thread: tuple[int, int, int] | None = None
+    block: tuple[int, int, int] | None = None
+    address: int | None = None
+    fix: str | None = None
+
+    @property
+    def lines(self) -> tuple[tuple[str, int], ...]:
+        """(file, line) of each party, the one that completed the hazard first."""
+        return tuple((loc.file, loc.line) for loc in (self.loc, self.other_loc) if loc)
+
+    def error(self) -> HazardError:
+        """The exception that carries this hazard."""
+        notes = []
+        if self.other_loc:
+            notes = [f"{self.other_did} at {self.other_loc.short()}", self.other_loc.excerpt()]
+        error = HazardError(
+            f"{self.code}: {self.message}",
+            code=ERROR_CODES[self.code],
+            loc=self.loc,
+            notes=notes,
+            fix=self.fix,
+        )
+        error.hazard = self  # type: ignore[attr-defined]  # errors lie below sim and cannot know it
+        return error
+
+    def __str__(self) -> str:
+        return str(self.error())
+
+
+def checks_of(checks: str | Collection[str]) -> frozenset[str]:
+    """The set of hazard codes to look for: "all" or a collection of codes."""
+    if checks == "all":
+        return ALL_CHECKS
+    asked = frozenset((checks,) if isinstance(checks, str) else checks)
+    if not asked <= ALL_CHECKS:
+        raise ArgumentError(
+            f"checks expects 'all' or some of {sorted(ALL_CHECKS)}, got {sorted(asked)}",
+            code="K509",
+            fix="leave out what is not a hazard code",
+        )
+    return asked
+
+
+class Findings:
+    """Collects hazards, one for each (code, line, other line), or raises the first."""
+
+    def __init__(self, checks: frozenset[str], on_hazard: str) -> None:
+        self.hazards: list[Hazard] = []
+        self._wanted = checks | _ALWAYS
+        self._raise = on_hazard == "raise"
+        self._known: set[tuple[str, Loc | None, Loc | None]] = set()
+
+    def wants(self, code: str) -> bool:
+        """Whether hazards of this code are looked for."""
+        return code in self._wanted
+
+    def new(self, code: str, loc: Loc | None, other_loc: Loc | None = None) -> bool:
+        """Whether a hazard at these lines would be reported and was not yet."""
+        return code in self._wanted and (code, loc, other_loc) not in self._known
+
+    def add(self, hazard: Hazard) -> None:
+        """Report a hazard."""
+        if not self.new(hazard.code, hazard.loc, hazard.other_loc):
+            return
+        self._known.add((hazard.code, hazard.loc, hazard.other_loc))
+        self.hazards.append(hazard)
+        if self._raise:
+            raise hazard.error()

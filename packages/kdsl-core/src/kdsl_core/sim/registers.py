@@ -1,0 +1,91 @@
+"""The register file: one array per IR register over all threads of a batch."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kdsl_core.ir import Const, Operand, Reg, Var
+from kdsl_core.ir.protocols import Array
+from kdsl_core.sim.groups import LANES, Group
+
+
+class RegisterFile:
+    """Registers of a batch of warps.
+
+    Arrays are never changed once they are here: a partial write makes a new one. So a read gives
+    the array itself, and one array may be the content of several registers. An array may have
+    1 for either extent where all its warps or lanes agree.
+    """
+
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+        self._content: dict[Reg, Array] = {}
+        self._constants: dict[int, Array] = {}
+        self._undefined: dict[Reg, Array] = {}
+
+    def set_uniform(self, reg: Reg, value: int | float) -> None:
+        """Give all threads one value: a kernel parameter."""
+        self._content[reg] = Const(reg.dtype, value).array()
+
+    def read(self, operand: Operand, group: Group) -> Array:
+        """The operand's value in a group's warps, broadcastable to (W, 32)."""
+        if isinstance(operand, Const):
+            known = self._constants.get(id(operand))
+            if known is None:
+                known = self._constants[id(operand)] = operand.array()
+            return known
+        content = self._content.get(operand)
+        if content is None:
+            return np.zeros((1, 1), operand.dtype.numpy)
+        if group.full or content.shape[0] == 1:
+            return content
+        return content[group.rows]
+
+    def undefined(self, operand: Operand, group: Group) -> Array | None:
+        """Lanes of the group, bool (W, 32), that read a register nobody wrote; None for none."""
+        if not isinstance(operand, Var):
+            return None
+        if operand not in self._content:
+            return group.lanes()
+        undefined = self._undefined.get(operand)
+        if undefined is None:
+            return None
+        here = undefined[group.rows] if group.mask is None else undefined[group.rows] & group.mask
+        return here if here.any() else None
+
+    def write(self, reg: Reg, value: Array, group: Group, where: Array | None) -> None:
+        """Set a register in the group's lanes (and in `where` when given)."""
+        if value.dtype != reg.dtype.numpy:
+            value = value.astype(reg.dtype.numpy)
+        if value.ndim < 2:
+            value = value.reshape(1, -1) if value.ndim else value.reshape(1, 1)
+        if group.full and group.mask is None and where is None:
+            self._content[reg] = value
+            self._undefined.pop(reg, None)
+            return
+        mask = group.mask
+        if where is not None:
+            mask = where if mask is None else mask & where
+        self._write_some(reg, value, group, mask)
+
+    def _write_some(self, reg: Reg, value: Array, group: Group, mask: Array | None) -> None:
+        shape = (self._rows, LANES)
+        old = self._content.get(reg)
+        if old is None:
+            new = np.zeros(shape, reg.dtype.numpy)
+            if isinstance(reg, Var):
+                self._undefined[reg] = np.ones(shape, bool)
+        else:
+            new = old.copy() if old.shape == shape else np.broadcast_to(old, shape).copy()
+        undefined = self._undefined.get(reg)
+        if mask is None:
+            new[group.rows] = value
+            if undefined is not None:
+                undefined[group.rows] = False
+        else:
+            new[group.rows] = np.where(mask, value, new[group.rows])
+            if undefined is not None:
+                undefined[group.rows] &= ~mask
+        if undefined is not None and not undefined.any():
+            del self._undefined[reg]
+        self._content[reg] = new

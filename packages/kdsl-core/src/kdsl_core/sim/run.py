@@ -1,0 +1,140 @@
+"""Run a kernel's IR on the simulated GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kdsl_core.errors import ArgumentError
+from kdsl_core.ir import Kernel, flatten
+from kdsl_core.ir.flat import FlatProgram
+from kdsl_core.ir.protocols import Array
+from kdsl_core.sim.batch import Batch
+from kdsl_core.sim.counters import Counters, Profile, profile_of
+from kdsl_core.sim.global_access import GlobalAccess
+from kdsl_core.sim.hazards import Findings, Hazard, checks_of
+from kdsl_core.sim.machine import SimMachine
+from kdsl_core.sim.memory import Buffer, GlobalStore
+from kdsl_core.sim.progress import Progress
+from kdsl_core.sim.reporting import Reporter
+from kdsl_core.sim.scheduler import Budget, Scheduler
+from kdsl_core.sim.written import written_parameters
+
+WARPS_IN_FLIGHT = 256
+MAX_INSTRUCTIONS = 20_000_000_000
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run found and counted; the arrays of its buffers hold what it wrote."""
+
+    hazards: tuple[Hazard, ...]
+    profile: Profile
+
+
+def run(
+    kernel: Kernel,
+    grid: tuple[int, int, int],
+    params: Mapping[str, int | float],
+    buffers: Sequence[Buffer] = (),
+    *,
+    checks: str | Collection[str] = "all",
+    on_hazard: str = "raise",
+    order: str = "linear",
+    seed: int = 0,
+    numerics: str = "exact",
+    progress: bool | None = None,
+    profile: bool = True,
+    max_instructions: int = MAX_INSTRUCTIONS,
+) -> Result:
+    """Run every block of the grid and write the buffers' arrays.
+
+    `params` gives each kernel parameter by name, pointers as virtual addresses of `GlobalMemory`.
+    `checks` is "all" or the hazard codes to look for. `order="shuffle"` varies the order of blocks
+    and warps from `seed`. `numerics="fast"` lets tensor-core instructions round like NumPy.
+    `progress` shows a bar after two seconds; None means: on a terminal.
+
+    Raises: HazardError for the first hazard when `on_hazard` is "raise".
+    """
+    _check_words(on_hazard=on_hazard, order=order, numerics=numerics)
+    launch = _Launch(kernel, grid, params, buffers, checks_of(checks), on_hazard, profile)
+    rng = np.random.default_rng(seed) if order == "shuffle" else None
+    bar = Progress(kernel.name, int(np.prod(grid)), progress)
+    budget = Budget(max_instructions, bar.beat)
+    try:
+        with np.errstate(all="ignore"):
+            for blocks in launch.batches(rng):
+                launch.run_batch(blocks, numerics, budget, rng)
+                bar.finish_blocks(blocks.size)
+    finally:
+        bar.close()
+        launch.store.write_back()
+    return Result(tuple(launch.findings.hazards), profile_of(launch.counters))
+
+
+_WORDS = {
+    "on_hazard": ("raise", "collect"),
+    "order": ("linear", "shuffle"),
+    "numerics": ("exact", "fast"),
+}
+
+
+def _check_words(**given: str) -> None:
+    for name, word in given.items():
+        if word not in _WORDS[name]:
+            allowed = " or ".join(map(repr, _WORDS[name]))
+            raise ArgumentError(
+                f"{name} expects {allowed}, got {word!r}", code="K511", fix=f"write {allowed}"
+            )
+
+
+class _Launch:
+    """What all batches of one run share."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        grid: tuple[int, int, int],
+        params: Mapping[str, int | float],
+        buffers: Sequence[Buffer],
+        checks: frozenset[str],
+        on_hazard: str,
+        profile: bool,
+    ) -> None:
+        self.kernel = kernel
+        self.grid = grid
+        self.params = params
+        self.program: FlatProgram = flatten(kernel)
+        self.findings = Findings(checks, on_hazard)
+        self.store = GlobalStore(buffers)
+        instructions = self.program.instructions
+        self.counters = Counters(instructions, profile)
+        self.reporter = Reporter(kernel, instructions, self.store, self.findings)
+        written = written_parameters(kernel)
+        addresses = [int(params[p.name]) for p in kernel.params if p.name in written]
+        found = [self.store.find(a, a + 1) for a in addresses]
+        allocations = list({id(a): a for a in found if a is not None}.values())
+        self.memory = GlobalAccess(self.store, self.reporter, allocations)
+
+    def batches(self, rng: np.random.Generator | None) -> list[Array]:
+        """Linear block numbers, a batch at a time."""
+        count = int(np.prod(self.grid))
+        blocks = np.arange(count) if rng is None else rng.permutation(count)
+        warps = -(-self.kernel.threads // 32)
+        at_once = max(WARPS_IN_FLIGHT // warps, 1)
+        return [blocks[i : i + at_once] for i in range(0, count, at_once)]
+
+    def run_batch(
+        self, blocks: Array, numerics: str, budget: Budget, rng: np.random.Generator | None
+    ) -> None:
+        """Run some blocks side by side."""
+        batch = Batch(self.kernel, self.grid, blocks)
+        self.reporter.batch = self.memory.batch = batch
+        machine = SimMachine(
+            self.kernel, batch, self.memory, self.reporter, self.counters, numerics
+        )
+        for param in self.kernel.params:
+            machine.registers.set_uniform(param.value, self.params[param.name])
+        Scheduler(self.program, machine, self.counters.steps, budget, rng).run()

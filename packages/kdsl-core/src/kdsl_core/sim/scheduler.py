@@ -1,0 +1,284 @@
+"""Which group runs next: the one with the smallest program counter, until it blocks or ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from kdsl_core.ir import Effect, Op
+from kdsl_core.ir.flat import Branch, Exit, FlatProgram, Jump
+from kdsl_core.ir.protocols import Array
+from kdsl_core.sim.groups import LANES, Group, merge
+from kdsl_core.sim.hazards import Hazard
+from kdsl_core.sim.machine import SimMachine
+
+_PATIENCE = 256  # backward jumps after which other warps get their turn
+_LANE_PATIENCE = 1 << 16  # the same for lanes of one warp, which re-converge if left alone
+_NEVER = 1 << 60
+_TEAMS = 3
+
+
+class Budget:
+    """Thread instructions that a run may still execute, and a call now and then."""
+
+    def __init__(self, instructions: int, every_so_often: Callable[[], None]) -> None:
+        self.limit = instructions
+        self.left = instructions
+        self.beat = every_so_often
+
+
+class Scheduler:
+    """Runs one batch of blocks to its end, or until nobody can go on.
+
+    With `rng`, warps are dealt to teams that take turns at random; teams never merge, so that the
+    order of warps differs from run to run of different seeds while lanes still re-converge.
+    """
+
+    def __init__(
+        self,
+        program: FlatProgram,
+        machine: SimMachine,
+        steps: list[int],
+        budget: Budget,
+        rng: np.random.Generator | None,
+    ) -> None:
+        self._instructions = program.instructions
+        self._aligned = [_is_aligned(i) for i in program.instructions]
+        self._machine = machine
+        self._total = machine.batch.rows
+        self._steps = steps
+        self._budget = budget
+        self._rng = rng
+        self._ready: list[Group] = []
+        self._parked: list[Group] = []
+        self._deal()
+
+    def _deal(self) -> None:
+        batch = self._machine.batch
+        team = np.zeros(self._total, np.int64)
+        if self._rng is not None:
+            team = self._rng.integers(0, _TEAMS, self._total)
+        for number in np.unique(team).tolist():
+            index = np.nonzero(team == number)[0]
+            self._ready.append(Group(index, batch.exist[index], 0, self._total, number))
+
+    def run(self) -> None:
+        """Run every group to its end."""
+        while self._ready:
+            self._run(self._next())
+        if self._parked:
+            self._report_deadlock()
+
+    # -- choice ------------------------------------------------------------------------------
+    def _next(self) -> Group:
+        """Take the group to run from the ready ones, merged with those at the same place."""
+        self._budget.beat()
+        candidates = [g for g in self._ready if not self._must_wait(g)]
+        if not candidates:
+            for group in self._ready:
+                group.back_jumps += 1
+            candidates = self._ready
+        if self._rng is not None:
+            teams = sorted({g.team for g in candidates})
+            team = teams[int(self._rng.integers(len(teams)))]
+            candidates = [g for g in candidates if g.team == team]
+        first = min(candidates, key=lambda g: (g.pc, int(g.index[0])))
+        same = [g for g in candidates if g.pc == first.pc and g.team == first.team]
+        self._ready = [g for g in self._ready if not any(g is s for s in same)]
+        return merge(same, self._total)
+
+    def _must_wait(self, group: Group) -> bool:
+        """Whether a group has had its turn, or would overtake its own warps' other lanes."""
+        if len(self._ready) == 1:
+            return False
+        if group.back_jumps and group.back_jumps % _PATIENCE == 0:
+            return True
+        for other in self._ready:
+            if (
+                other.pc < group.pc
+                and other.back_jumps % _LANE_PATIENCE
+                and other.back_jumps % _PATIENCE == 0
+                and np.isin(other.index, group.index).any()
+            ):
+                return True
+        return False
+
+    def _limit(self, group: Group) -> int:
+        """The first place where `group` must look for others."""
+        others = [g.pc for g in self._ready if g.team == group.team and g.pc >= group.pc]
+        return min(others, default=_NEVER)
+
+    # -- execution ---------------------------------------------------------------------------
+    def _run(self, group: Group) -> None:
+        """Run a group until it blocks, ends, splits, or meets another."""
+        machine, instructions, steps = self._machine, self._instructions, self._steps
+        limit = self._limit(group)
+        if limit == group.pc:
+            limit = group.pc + 1
+        size = group.size
+        while True:
+            pc = group.pc
+            if pc >= limit and group.pc != _NEVER:
+                self._ready.append(group)
+                return
+            instruction = instructions[pc]
+            steps[pc] += size
+            self._budget.left -= size * LANES
+            if self._budget.left < 0:
+                self._report_runaway(pc)
+            machine.group, machine.pc = group, pc
+            if isinstance(instruction, Op):
+                if self._aligned[pc] and group.mask is not None:
+                    machine.require_converged(whole=Effect.SYNC not in instruction.effects)
+                instruction.simulate(machine)
+                group.pc = pc + 1
+                if machine.held is not None or machine.freed:
+                    self._after_wait(group)
+                    return
+            elif isinstance(instruction, Jump):
+                if not self._jump(group, instruction.label.index):
+                    return
+            elif isinstance(instruction, Branch):
+                if not self._branch(group, instruction):
+                    return
+            else:
+                self._exit(group, instruction)
+                return
+
+    def _jump(self, group: Group, target: int) -> bool:
+        """Continue at `target`; False when another group's turn has come."""
+        backward = target <= group.pc
+        group.pc = target
+        if not backward:
+            return True
+        group.back_jumps += 1
+        if group.back_jumps % _PATIENCE:
+            return True
+        self._budget.beat()
+        if not self._ready:
+            return True
+        self._ready.append(group)
+        return False
+
+    def _branch(self, group: Group, branch: Branch) -> bool:
+        """Continue on one side, or split; False when the group went back to the ready ones."""
+        machine = self._machine
+        machine.count("branches")
+        taken = machine.read(branch.condition).astype(bool)
+        if not branch.if_true:
+            taken = ~taken
+        lanes = group.mask
+        if taken.size > 1 and lanes is not None:
+            taken = taken & lanes
+        some = bool(taken.any())
+        every = bool(taken.all()) if lanes is None or taken.size == 1 else bool((taken == lanes).all())
+        if every or not some:
+            return self._jump(group, branch.label.index if some else group.pc + 1)
+        here = group.lanes()
+        yes = np.broadcast_to(taken, here.shape) & here
+        no = here & ~yes
+        divergent = int((yes.any(axis=1) & no.any(axis=1)).sum())
+        if divergent:
+            machine.count("divergent_branches", divergent / group.size)
+        for part, pc in ((no, group.pc + 1), (yes, branch.label.index)):
+            split = group.part(part, pc, self._total)
+            if split is not None:
+                split.back_jumps = group.back_jumps
+                self._ready.append(split)
+        return False
+
+    def _exit(self, group: Group, instruction: Exit) -> None:
+        batch, machine = self._machine.batch, self._machine
+        batch.alive[group.rows] &= False if group.mask is None else ~group.mask
+        if self._parked:
+            self._wake(machine.barriers.warps_ended())
+
+    def _after_wait(self, group: Group) -> None:
+        """Park the warps that wait, go on with the others, and wake those set free."""
+        machine = self._machine
+        held, freed = machine.held, machine.freed
+        machine.held, machine.freed = None, []
+        for rows in freed:
+            self._wake(rows)
+        if held is None:
+            self._ready.append(group)
+            return
+        for rows, queue in ((held, self._parked), (~held, self._ready)):
+            part = group.keep(rows, group.pc, self._total)
+            if part is not None:
+                queue.append(part)
+
+    def _wake(self, rows: Array) -> None:
+        if not rows.size:
+            return
+        parked, self._parked = self._parked, []
+        for group in parked:
+            free = np.isin(group.index, rows)
+            for which, queue in ((free, self._ready), (~free, self._parked)):
+                part = group.keep(which, group.pc, self._total)
+                if part is not None:
+                    queue.append(part)
+
+    # -- ends that nobody wants ----------------------------------------------------------------
+    def _report_deadlock(self) -> None:
+        batch, reporter = self._machine.batch, self._machine.reporter
+        first = min(self._parked, key=lambda g: int(g.index[0]))
+        block = int(batch.block_of[first.index[0]])
+        waits = [_who_waits(self._machine, g, block) for g in self._parked]
+        ended = [
+            str(int(batch.local[row]))
+            for row in np.nonzero(batch.block_of == block)[0]
+            if not batch.alive[row].any()
+        ]
+        if ended:
+            waits.append(f"{_warps(ended)} ended")
+        place = ", ".join(map(str, batch.block_coordinate(int(first.index[0]))))
+        text = f"no warp of block ({place}) can go on: " + "; ".join(w for w in waits if w)
+        reporter.findings.add(
+            Hazard(
+                "deadlock", text, reporter.loc(first.pc - 1),
+                block=batch.block_coordinate(int(first.index[0])),
+                thread=batch.thread_coordinate(int(first.index[0]), 0),
+                fix="let every warp that a barrier counts reach it, with the same count",
+            )  # fmt: skip
+        )
+
+    def _report_runaway(self, pc: int) -> None:
+        reporter = self._machine.reporter
+        hazard = Hazard(
+            "runaway",
+            f"more than {self._budget.limit:,} thread instructions were executed; "
+            "a loop here may never end",
+            reporter.loc(pc),
+            fix="check what the loop waits for, or raise `max_instructions`",
+        )
+        reporter.findings.add(hazard)
+        raise hazard.error()
+
+
+def _is_aligned(instruction: object) -> bool:
+    return isinstance(instruction, Op) and Effect.CONVERGED in instruction.effects
+
+
+def _who_waits(machine: SimMachine, group: Group, block: int) -> str:
+    """ "warps 0, 1 wait at line 12 for barrier 0 (2 of 4 warps arrived)" in one block, or "" ."""
+    batch, barriers = machine.batch, machine.barriers
+    rows = group.index[batch.block_of[group.index] == block]
+    if not rows.size:
+        return ""
+    names = [str(int(batch.local[row])) for row in rows]
+    loc = machine.reporter.loc(group.pc - 1)
+    text = f"{_warps(names)} wait{'s' if len(names) == 1 else ''}"
+    text += f" at {loc.short()}" if loc else ""
+    numbers = np.nonzero(barriers.waiting[block, :, batch.local[rows[0]]])[0]
+    if not numbers.size:
+        return f"{text} for other lanes of the warp"
+    number = int(numbers[0])
+    arrived = int(barriers.arrived[block, number].sum())
+    expected = int(barriers.expected[block, number])
+    return f"{text} for barrier {number} ({arrived} of {expected} warps arrived)"
+
+
+def _warps(names: list[str]) -> str:
+    return f"warp{'s' if len(names) > 1 else ''} {', '.join(names)}"

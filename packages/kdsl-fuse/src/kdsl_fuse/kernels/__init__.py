@@ -1,0 +1,1 @@
+"""The kernels that patterns lower to, written in the core language."""
