@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from execution import Executor
 
 GOLDEN = Path(__file__).parent / "golden"
 _written = pytest.StashKey[list[str]]()
@@ -53,6 +54,12 @@ def has_gpu() -> bool:
     if cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)):
         return False
     return count.value > 0
+
+
+@pytest.fixture(params=["simulator", pytest.param("gpu", marks=pytest.mark.gpu)])
+def execute(request: pytest.FixtureRequest) -> Executor:
+    """Runs kernels in the simulator; once more, where there is a GPU, on both."""
+    return Executor(gpu=request.param == "gpu")
 
 
 @pytest.fixture

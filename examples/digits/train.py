@@ -39,6 +39,12 @@ def load() -> tuple[F32, U8]:
         return data["images"].reshape(-1, 64).astype(np.float32) / np.float32(16), data["labels"]
 
 
+def load_weights() -> Params:
+    """The trained weights and biases, layer by layer."""
+    with np.load(HERE / "weights.npz") as data:
+        return [data[name] for name in ("w1", "b1", "w2", "b2", "w3", "b3")]
+
+
 def split(labels: U8) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Indices of the training and of the held-out images: one in five of each digit is held out."""
     order = np.random.default_rng(SPLIT_SEED).permutation(len(labels))

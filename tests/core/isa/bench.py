@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -59,3 +61,15 @@ class Traced:
     def names(self) -> Counter[str]:
         """How often each operation occurs."""
         return Counter(op.name for op in self.kernel.body.ops)
+
+
+def assembler() -> str:
+    """Path of ptxas: on the search path, or the one of the nvidia-cuda-nvcc wheel."""
+    found = shutil.which("ptxas")
+    if found is None:
+        import nvidia  # a namespace package without code
+
+        found = next(
+            str(path) for root in nvidia.__path__ for path in Path(root).glob("*/bin/ptxas")
+        )
+    return found

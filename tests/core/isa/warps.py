@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from kdsl_core.dtypes import DType
+from kdsl_core.dtypes import DType, boolean
 from kdsl_core.ir import Array, Block, Builder, Const, Kernel, Op, Operand, Reg, SharedAlloc, Var
 
 GLOBAL_BASE = 1 << 40
@@ -150,6 +150,8 @@ class Bench:
         """A variable with random bits."""
         rng = np.random.default_rng(seed)
         data = rng.integers(0, 256, (self.m.warps, 32, dtype.bytes), np.uint8)
+        if dtype is boolean:
+            data &= 1
         return self.holding(dtype, data.view(dtype.numpy)[..., 0])
 
     def run(self) -> Warps:

@@ -8,8 +8,8 @@ from typing import Any
 
 from kdsl_core import dtypes as dt
 from kdsl_core.collective.tiles import access_elements
-from kdsl_core.lang.control import func
-from kdsl_core.lang.control import range_ as kernel_range
+from kdsl_core.lang.functions import func
+from kdsl_core.lang.ranges import Range
 from kdsl_core.lang.copy import copy
 from kdsl_core.lang.memory import recast, smem
 from kdsl_core.lang.scalar import Scalar, as_scalar
@@ -86,13 +86,11 @@ class EpilogueStage:
 
 @func
 def _store_slab(stage, c, origin, function, extras):  # type: ignore[no-untyped-def] # kernel code
-    for turn in kernel_range(stage.rows // stage.step):
+    for turn in Range(stage.rows // stage.step):
         stage.store_row(stage.row + turn * stage.step, c, origin, function, extras)
 
 
-def _row_part(
-    extra: Tensor, coord: tuple[Any, Any], width: int, inside: Scalar
-) -> list[Scalar]:
+def _row_part(extra: Tensor, coord: tuple[Any, Any], width: int, inside: Scalar) -> list[Scalar]:
     """`width` neighbours of a row of an extra operand."""
     step = extra.stride[1]
     if isinstance(step, int) and step == 0:

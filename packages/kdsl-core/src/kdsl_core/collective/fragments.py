@@ -52,9 +52,7 @@ class FragmentLoader:
             _round_to_tf32(held)
 
 
-def _matrix_load(
-    mma: TiledMma, operand: str, shared: Tensor, contiguous: int
-) -> CopyAtom | None:
+def _matrix_load(mma: TiledMma, operand: str, shared: Tensor, contiguous: int) -> CopyAtom | None:
     """The widest ldmatrix that fits the warp's part of the tile; None where there is none."""
     size = shared.dtype.bytes
     if mma.atom.threads != 32 or (size != 2 and not (size == 4 and contiguous)):

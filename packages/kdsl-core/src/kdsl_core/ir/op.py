@@ -83,6 +83,11 @@ class Op:
         """What it asks of the target."""
         return BASELINE
 
+    @property
+    def fills_in(self) -> bool:
+        """Whether it replaces a part of a register whose other parts may be undefined so far."""
+        return False
+
     # -- structure, the same for all ---------------------------------------------------------
     def reads(self) -> Iterator[Operand]:
         """Operands that it reads, in field order."""
@@ -129,7 +134,11 @@ class Op:
                 continue
             held = getattr(self, item.name)
             if item.name in self.READS:
-                held = tuple(map(_operand_key, held)) if isinstance(held, tuple) else _operand_key(held)
+                held = (
+                    tuple(map(_operand_key, held))
+                    if isinstance(held, tuple)
+                    else _operand_key(held)
+                )
             parts.append(held)
         return tuple(parts)
 

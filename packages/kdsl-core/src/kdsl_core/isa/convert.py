@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from kdsl_core.dtypes import DType, bf16, boolean, f16, f32
+from kdsl_core.dtypes import DType, bf16, boolean, f16, f32, tf32
 from kdsl_core.errors import TypeMismatch
 from kdsl_core.ir import Array, Builder, Const, Operand
 from kdsl_core.isa.compare import compare, select
@@ -53,7 +53,7 @@ def convert(
     if x.dtype == boolean:
         return select(b, x, Const(dtype, 1), Const(dtype, 0))
     if dtype == boolean:
-        wide = convert(b, x, f32) if x.dtype.bits == 8 or x.dtype == bf16 else x
+        wide = convert(b, x, f32) if x.dtype.bits == 8 or x.dtype in (bf16, tf32) else x
         return compare(b, "ne", wide, Const(wide.dtype, 0))
     row = direct(x.dtype, dtype, rounding, saturate)
     if row is not None:

@@ -69,7 +69,8 @@ def high_product(x: Array, y: Array) -> Array:
     if bits < 64:
         signed = x.dtype.kind == "i"
         double: Any = np.int64 if signed else np.uint64
-        return (x.astype(double) * y.astype(double) >> double(bits)).astype(x.dtype)
+        product = np.multiply(x.astype(double), y.astype(double))
+        return np.asarray(np.right_shift(product, double(bits)).astype(x.dtype))
     high = _high_u64(bits_of(x), bits_of(y))
     if x.dtype.kind == "i":
         high = high - np.where(x < 0, bits_of(y), np.uint64(0))
@@ -81,7 +82,8 @@ def _high_u64(x: Array, y: Array) -> Array:
     half, low = np.uint64(32), np.uint64(0xFFFFFFFF)
     x0, x1, y0, y1 = x & low, x >> half, y & low, y >> half
     middle = x1 * y0 + (x0 * y0 >> half)
-    return x1 * y1 + (middle >> half) + ((x0 * y1 + (middle & low)) >> half)
+    carried = np.right_shift(x0 * y1 + (middle & low), half)
+    return np.asarray(x1 * y1 + (middle >> half) + carried)
 
 
 def widening_product(wide: DType) -> Callable[[Array, Array], Array]:
@@ -157,7 +159,7 @@ def shift_right(x: Array, count: Array) -> Array:
     """Signed types keep their sign; counts from the width on give only sign bits."""
     width = x.dtype.itemsize * 8
     clamped = np.minimum(bits_of(count), np.uint32(width - 1)).astype(x.dtype)
-    shifted = np.right_shift(x, clamped)
+    shifted: Array = np.right_shift(x, clamped)
     if x.dtype.kind == "i":
         return shifted
     return np.where(bits_of(count) < width, shifted, np.zeros_like(x))

@@ -36,7 +36,7 @@ def _keep_type(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
 
 
 def _reciprocal(x: Array) -> Array:
-    return np.divide(x.dtype.type(1), x)
+    return np.asarray(np.divide(x.dtype.type(1), x))
 
 
 APPROX: dict[str, tuple[str, Callable[[Array], Array]]] = {

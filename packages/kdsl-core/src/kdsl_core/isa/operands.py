@@ -100,7 +100,7 @@ def condition_lanes(m: Machine, condition: Operand | None) -> Array | None:
 def from_bytes(data: Array, dtype: DType) -> Array:
     """Registers (W, n, count) that memory bytes uint8 (W, n, size) hold."""
     if dtype is boolean:
-        return data != 0
+        return np.not_equal(data, 0)
     return np.ascontiguousarray(data).view(dtype.numpy)
 
 

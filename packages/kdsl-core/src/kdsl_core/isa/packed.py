@@ -22,6 +22,10 @@ class PackOp(InstructionOp):
 
     FAMILY = "pack"
 
+    @property
+    def fills_in(self) -> bool:
+        return self.instruction.name.startswith("insert")
+
 
 def pack(b: Builder, parts: tuple[Operand, ...]) -> Operand:
     """Two 16-bit or four 8-bit values of one type as a u32; the first in the lowest bits.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from kdsl_core.dtypes import DType
 from kdsl_core.errors import TypeMismatch
-from kdsl_core.ir import Builder, Machine, Op, Operand, PtxWriter, Reg, Value, Var
+from kdsl_core.ir import Builder, Machine, Op, Operand, PtxWriter, Value, Var
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -14,7 +14,7 @@ class MoveOp(Op):
     """Copy an operand into a register."""
 
     source: Operand
-    d: Reg
+    d: Value | Var
 
     NAME = "register.move"
     READS = ("source",)

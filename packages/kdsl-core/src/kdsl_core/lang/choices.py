@@ -7,11 +7,21 @@ from typing import Any
 
 from kdsl_core import dtypes as dt
 from kdsl_core.errors import StagingError
-from kdsl_core.ir import Block, Const, Effect, Operand
+from kdsl_core.ir import Block, Effect, Operand
 from kdsl_core.isa import arith, compare
 from kdsl_core.isa.control import IfOp
-from kdsl_core.lang.merge import Arm, Site, fitted, is_number, join, register_dtype, same, spelled
-from kdsl_core.lang.regions import Region, open_regions
+from kdsl_core.lang.merge import (
+    Arm,
+    Site,
+    fitted,
+    is_number,
+    join,
+    register_dtype,
+    same,
+    spelled,
+    with_common_facts,
+)
+from kdsl_core.lang.regions import Region
 from kdsl_core.lang.scalar import Scalar
 from kdsl_core.lang.tracer import builder
 from kdsl_core.loc import here
@@ -85,7 +95,7 @@ class Choice(Region):
         self._end()
         if isinstance(self._test, bool):
             return first if self._test else second
-        return self._joined(first, second)
+        return self._joined(first, second, *self._blocks)
 
     def logic(self, right: Any) -> Any:
         """The value of `left and right` or `left or right`."""
@@ -100,24 +110,21 @@ class Choice(Region):
         if _is_cheap(block):
             builder().block.ops.extend(block.ops)
             return Scalar(arith.binary(builder(), self._word, self._test, operand))
-        left = Scalar(self._test)
-        return self._joined(right, left) if self._word == "and" else self._joined(left, right)
+        if self._word == "and":
+            return self._joined(right, False, block, Block())
+        return self._joined(True, right, Block(), block)
 
-    def _joined(self, first: Any, second: Any) -> Any:
-        then, otherwise = self._blocks
-        if self._word == "or":
-            then, otherwise = otherwise, then
+    def _joined(self, first: Any, second: Any, then: Block, otherwise: Block) -> Any:
         assert not isinstance(self._test, bool)
         if _is_cheap(then) and _is_cheap(otherwise):
             builder().block.ops.extend([*then.ops, *otherwise.ops])
             return self._selected(self._test, first, second)
         loc = here()
         site = Site(loc.file if loc else "", loc.line if loc else 0)
-        value = join("the expression", Arm(then, first, site), Arm(otherwise, second, site))
-        op = IfOp(condition=self._test, then=then, otherwise=otherwise, loc=loc)
-        # The join reads its variable behind the branch: the branch goes before that.
-        _insert_before_reads(op, value)
-        return value
+        builder().append(
+            IfOp(condition=self._test, then=then, otherwise=otherwise, loc=loc)
+        )
+        return join("the expression", Arm(then, first, site), Arm(otherwise, second, site))
 
     def _selected(self, test: Operand, first: Any, second: Any) -> Any:
         if same(first, second):
@@ -133,7 +140,7 @@ class Choice(Region):
             raise _differ(first, second)
         if dtype is dt.boolean:
             return Scalar(_boolean_select(test, a, b))
-        return Scalar(compare.select(builder(), test, a, b))
+        return with_common_facts(compare.select(builder(), test, a, b), first, second)
 
 
 def _boolean_select(test: Operand, a: Operand, b: Operand) -> Operand:
@@ -146,3 +153,24 @@ def _is_cheap(block: Block) -> bool:
     if len(block.ops) > _CHEAP_OPS:
         return False
     return all(op.effects is Effect.NONE and not op.REGIONS for op in block.ops)
+
+
+def _require_truth_value(value: Any, word: str) -> None:
+    if type(value) is bool or (isinstance(value, Scalar) and value.dtype is dt.boolean):
+        return
+    raise StagingError(
+        f"`{word}` joins truth values, got {spelled(value)}",
+        code="K336",
+        loc=here(),
+        fix="compare it: write `n != 0`",
+    )
+
+
+def _differ(first: Any, second: Any) -> StagingError:
+    return StagingError(
+        f"the two values of a conditional expression differ in type: {spelled(first)} and "
+        f"{spelled(second)}",
+        code="K337",
+        loc=here(),
+        fix="convert one: x.to(kd.f32); Python objects cannot depend on the kernel's values",
+    )

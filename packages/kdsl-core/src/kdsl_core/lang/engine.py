@@ -108,7 +108,9 @@ class Registers:
         variable = self.variables[index // per]
         if per == 1:
             held = register.snapshot(b, variable)
-            return Scalar(held if held.dtype is self.dtype else convert.bitcast(b, held, self.dtype))
+            return Scalar(
+                held if held.dtype is self.dtype else convert.bitcast(b, held, self.dtype)
+            )
         return Scalar(convert.extract(b, variable, self.dtype, index % per))
 
     def write(self, index: int, value: Scalar) -> None:

@@ -31,10 +31,7 @@ def smem(dtype: DType, layout: Any, *, align: int | None = None, name: str = "sm
     """
     dtype, layout = dtype_of(dtype), as_layout(layout)
     _require_static(layout, "shared memory")
-    elements = cosize(layout)
-    if isinstance(layout, ComposedLayout):
-        period = swizzle_period(layout.outer)
-        elements = -(-cosize(layout.inner) // period) * period
+    elements = _elements(layout)
     align = align or (_SWIZZLED_ALIGN if isinstance(layout, ComposedLayout) else _PLAIN_ALIGN)
     tracer = current()
     alloc = tracer.kernel.allocate_shared(name, elements * dtype.bytes, align, here())
@@ -81,6 +78,14 @@ def recast(tensor: Tensor, dtype: DType, layout: Any) -> Tensor:
     if place is not None and place.offset:
         return whole.with_layout(whole.layout, place.offset // dtype.bytes)
     return whole
+
+
+def _elements(layout: Layout | ComposedLayout) -> int:
+    """Elements that an allocation for `layout` spans: whole periods of its swizzle."""
+    if isinstance(layout, Layout):
+        return cosize(layout)
+    period = swizzle_period(layout.outer)
+    return -(-(layout.offset + cosize(layout.inner)) // period) * period
 
 
 def _require_static(layout: Layout | ComposedLayout, where: str) -> None:

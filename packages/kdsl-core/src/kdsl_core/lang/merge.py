@@ -126,7 +126,10 @@ class Arm:
 
 
 def join(name: str, then: Arm, otherwise: Arm) -> Any:
-    """The value of a name behind a branch."""
+    """The value of a name behind a branch that was just appended.
+
+    Where the arms differ, each gets a last assignment to one register variable.
+    """
     arms = [arm for arm in (then, otherwise) if arm.block is not None]
     missing = next((arm for arm in arms if isinstance(arm.value, Poison)), None)
     if missing is not None:
@@ -161,9 +164,14 @@ def _meet(name: str, then: Arm, otherwise: Arm, a: Any, b: Any) -> Any:
             if operand is None:
                 raise _differs(name, then, otherwise, a, b)
             register.assign(builder(), var, operand)
+    return with_common_facts(register.snapshot(builder(), var), a, b)
+
+
+def with_common_facts(operand: Operand, a: Any, b: Any) -> Scalar:
+    """A scalar that is one of two others, with what holds for both."""
     x, y = as_scalar(a), as_scalar(b)
     return Scalar(
-        register.snapshot(builder(), var),
+        operand,
         divisor=math.gcd(x.divisor, y.divisor),
         nonneg=x.nonneg and y.nonneg,
         bound=max(x.bound, y.bound) if x.bound and y.bound else None,

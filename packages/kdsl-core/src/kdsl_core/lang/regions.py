@@ -133,11 +133,11 @@ class Branch(Region):
     def join(self, names: Names) -> tuple[Any, ...]:
         """End the second arm; gives what each name is from here on."""
         self._close()
-        values = tuple(self._joined(names, *entry) for entry in self._spec)
         then, otherwise = self._blocks
         assert not isinstance(self._test, bool)
         op = IfOp(condition=self._test, then=then, otherwise=otherwise, loc=self._line)
         builder().append(op)
+        values = tuple(self._joined(names, *entry) for entry in self._spec)
         if all(self._ends):
             raise Leave
         return values

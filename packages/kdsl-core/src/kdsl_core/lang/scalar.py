@@ -230,9 +230,7 @@ class Scalar:
     __float__ = __index__
 
     def __iter__(self) -> NoReturn:
-        raise StagingError(
-            f"a {self.dtype} scalar cannot be iterated", code="K304", loc=here()
-        )
+        raise StagingError(f"a {self.dtype} scalar cannot be iterated", code="K304", loc=here())
 
 
 # -- making operands ---------------------------------------------------------------------------

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from kdsl_core import dtypes as dt
 from kdsl_core.errors import StagingError
-from kdsl_core.ir import Const, Operand
+from kdsl_core.ir import Operand
 from kdsl_core.isa import arith
 from kdsl_core.isa.control import assert_that
 from kdsl_core.lang import guards
 from kdsl_core.lang.choices import Choice, open_choices
 from kdsl_core.lang.regions import Branch, ForLoop, Frame, WhileLoop, open_regions, truth
 from kdsl_core.lang.scalar import Scalar
-from kdsl_core.lang.tracer import builder, is_tracing
+from kdsl_core.lang.tracer import builder
 from kdsl_core.loc import here
 
 
@@ -111,4 +110,3 @@ class Stage:
 _held: dict[int, Any] = {}
 _asserted: list[Operand] = []
 STAGE = Stage()
-__all__ = ["STAGE", "Const", "dt", "is_tracing"]

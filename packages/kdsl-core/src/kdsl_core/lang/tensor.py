@@ -88,7 +88,7 @@ class Tensor:
 
     @property
     def space(self) -> str:
-        """"global", "shared", "register" or "coordinate"."""
+        """ "global", "shared", "register" or "coordinate"."""
         if isinstance(self.engine, Pointer):
             return self.engine.space
         return "register" if isinstance(self.engine, Registers) else "coordinate"
@@ -158,9 +158,7 @@ class Tensor:
         """Set elements that follow one another in memory, from `coord` on."""
         pointer = self._pointer("stored to")
         scalars = [self._fitting(value) for value in values]
-        store_elements(
-            self.place(coord), pointer.space, self._typed(), scalars, operand_of(pred)
-        )
+        store_elements(self.place(coord), pointer.space, self._typed(), scalars, operand_of(pred))
 
     def fill(self, value: Any) -> Tensor:
         """Set every element of a register tensor; returns the tensor."""

@@ -5,4 +5,13 @@ from kdsl_core.sim.hazards import ALL_CHECKS, Hazard
 from kdsl_core.sim.memory import Buffer, GlobalMemory
 from kdsl_core.sim.run import Result, run
 
-__all__ = ["ALL_CHECKS", "Buffer", "GlobalMemory", "Hazard", "LineCounts", "Profile", "Result", "run"]
+__all__ = [
+    "ALL_CHECKS",
+    "Buffer",
+    "GlobalMemory",
+    "Hazard",
+    "LineCounts",
+    "Profile",
+    "Result",
+    "run",
+]

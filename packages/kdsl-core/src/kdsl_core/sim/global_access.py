@@ -19,9 +19,7 @@ from kdsl_core.sim.shadow import Conflict, entry_thread
 class GlobalAccess:
     """Global memory of a launch; `written` are the allocations that the kernel may write."""
 
-    def __init__(
-        self, store: GlobalStore, reporter: Reporter, written: list[Allocation]
-    ) -> None:
+    def __init__(self, store: GlobalStore, reporter: Reporter, written: list[Allocation]) -> None:
         self._store = store
         self._reporter = reporter
         self.releases = Releases()
@@ -109,9 +107,7 @@ class GlobalAccess:
         warps = np.array([entry_thread(entry)[0] for entry in within.entry.tolist()])
         foreign = within.block != self.batch.blocks[self.batch.block_of[row]]
         real = foreign | (warps != self.batch.local[row]) | ~stays[within.at]
-        return Conflict(
-            "race", within.at[real], within.entry[real], "wrote", within.block[real]
-        )
+        return Conflict("race", within.at[real], within.entry[real], "wrote", within.block[real])
 
     # -- which allocation ------------------------------------------------------------------
     def _whole(self, access: Access) -> Allocation | None:

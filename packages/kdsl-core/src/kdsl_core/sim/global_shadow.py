@@ -140,9 +140,7 @@ class GlobalShadow:
         column = late[at].argmax(axis=1)
         return [Conflict("race", at, old[at, column], other, old_block[at, column] - 1)]
 
-    def _still_unordered(
-        self, foreign: Array, block: Array, old: Array, old_block: Array
-    ) -> Array:
+    def _still_unordered(self, foreign: Array, block: Array, old: Array, old_block: Array) -> Array:
         late = foreign.copy()
         thread, granule = np.nonzero(foreign)
         keys = np.stack(

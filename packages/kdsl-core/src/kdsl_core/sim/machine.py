@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 
@@ -15,7 +16,6 @@ from kdsl_core.sim.barriers import NUMBERS, Barriers, LaneSync
 from kdsl_core.sim.batch import SHARED_BASE, Batch
 from kdsl_core.sim.counters import Counters
 from kdsl_core.sim.global_access import GlobalAccess
-from kdsl_core.sim.global_shadow import Releases
 from kdsl_core.sim.groups import LANES, Group
 from kdsl_core.sim.registers import RegisterFile
 from kdsl_core.sim.reporting import Reporter
@@ -27,7 +27,7 @@ _BITS = np.arange(LANES, dtype=np.uint32)
 class SimMachine:
     """Implements `ir.protocols.Machine` for one batch of blocks.
 
-    The scheduler sets `group`, `pc` before it runs an operation; afterwards `held` (W,) names the
+    The scheduler sets `group`, `pc` and `fills_in` before it runs an operation; afterwards `held` (W,) names the
     warps of the group that must wait, and `freed` the rows of warps that need no longer wait.
     """
 
@@ -38,9 +38,9 @@ class SimMachine:
         memory: GlobalAccess,
         reporter: Reporter,
         counters: Counters,
-        numerics: str,
+        numerics: Literal["exact", "fast"],
     ) -> None:
-        self.numerics = numerics
+        self.numerics: Literal["exact", "fast"] = numerics
         self.batch = batch
         self.reporter = reporter
         self.registers = RegisterFile(batch.rows)
@@ -48,6 +48,7 @@ class SimMachine:
         self.lane_sync = LaneSync(batch)
         self.group = Group(np.arange(batch.rows), batch.exist, 0, batch.rows, 0)
         self.pc = 0
+        self.fills_in = False
         self.held: Array | None = None
         self.freed: list[Array] = []
         self._kernel = kernel
@@ -73,7 +74,7 @@ class SimMachine:
 
     # -- registers --------------------------------------------------------------------------
     def read(self, operand: Operand) -> Array:
-        if self._check_registers:
+        if self._check_registers and not self.fills_in:
             undefined = self.registers.undefined(operand, self.group)
             if undefined is not None:
                 name = getattr(operand, "hint", "") or "a register"

@@ -43,9 +43,7 @@ class Reporter:
         instruction = self._instructions[pc]
         return getattr(getattr(instruction, "op", instruction), "loc", None)
 
-    def at_thread(
-        self, code: str, pc: int, row: int, lane: int, text: str, **more: object
-    ) -> None:
+    def at_thread(self, code: str, pc: int, row: int, lane: int, text: str, **more: object) -> None:
         """A hazard of one thread; `text` continues "thread … of block …"."""
         if self.batch is None or not self.findings.wants(code):
             return

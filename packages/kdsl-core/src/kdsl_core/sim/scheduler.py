@@ -45,6 +45,7 @@ class Scheduler:
     ) -> None:
         self._instructions = program.instructions
         self._aligned = [_is_aligned(i) for i in program.instructions]
+        self._fills_in = [isinstance(i, Op) and i.fills_in for i in program.instructions]
         self._machine = machine
         self._total = machine.batch.rows
         self._steps = steps
@@ -131,6 +132,7 @@ class Scheduler:
             if isinstance(instruction, Op):
                 if self._aligned[pc] and group.mask is not None:
                     machine.require_converged(whole=Effect.SYNC not in instruction.effects)
+                machine.fills_in = self._fills_in[pc]
                 instruction.simulate(machine)
                 group.pc = pc + 1
                 if machine.held is not None or machine.freed:
@@ -172,7 +174,9 @@ class Scheduler:
         if taken.size > 1 and lanes is not None:
             taken = taken & lanes
         some = bool(taken.any())
-        every = bool(taken.all()) if lanes is None or taken.size == 1 else bool((taken == lanes).all())
+        every = (
+            bool(taken.all()) if lanes is None or taken.size == 1 else bool((taken == lanes).all())
+        )
         if every or not some:
             return self._jump(group, branch.label.index if some else group.pc + 1)
         here = group.lanes()
@@ -237,7 +241,9 @@ class Scheduler:
         text = f"no warp of block ({place}) can go on: " + "; ".join(w for w in waits if w)
         reporter.findings.add(
             Hazard(
-                "deadlock", text, reporter.loc(first.pc - 1),
+                "deadlock",
+                text,
+                reporter.loc(first.pc - 1),
                 block=batch.block_coordinate(int(first.index[0])),
                 thread=batch.thread_coordinate(int(first.index[0]), 0),
                 fix="let every warp that a barrier counts reach it, with the same count",

@@ -120,7 +120,12 @@ class SharedShadow:
         return found
 
     def write(
-        self, access: Access, offset: Array, *, copy_group: Array | None = None, atomic: bool = False
+        self,
+        access: Access,
+        offset: Array,
+        *,
+        copy_group: Array | None = None,
+        atomic: bool = False,
     ) -> tuple[list[Conflict], Conflict | None]:
         """Check a write against earlier reads and writes, and remember it.
 
@@ -192,7 +197,10 @@ class SharedShadow:
             return []
         found = []
         flying = late & (old >= INFLIGHT)
-        for code, which, other in (("inflight", flying, "copies"), ("race", late & ~flying, "wrote")):
+        for code, which, other in (
+            ("inflight", flying, "copies"),
+            ("race", late & ~flying, "wrote"),
+        ):
             at = np.nonzero(which.any(axis=1))[0]
             if at.size:
                 found.append(Conflict(code, at, old[at, which[at].argmax(axis=1)], other))

@@ -74,8 +74,7 @@ def gemm_sm80(
     read_b = kd.collective.FragmentLoader("B", mma, load_b.shared, load_b.contiguous, thread)
     step = mma.tile_shape[2]
     fragments = [
-        (mma.make_fragment_A((tile_m, step)), mma.make_fragment_B((tile_n, step)))
-        for _ in range(2)
+        (mma.make_fragment_A((tile_m, step)), mma.make_fragment_B((tile_n, step))) for _ in range(2)
     ]
     acc = mma.make_fragment_C((tile_m, tile_n)).fill(0.0)
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from kdsl_core import dtypes, ir, sim
-from kdsl_core.dtypes import DType, dtype_of, i32, u32, u64
+from kdsl_core import sim
+from kdsl_core.dtypes import DType, boolean, dtype_of, u32, u64
 from kdsl_core.ir import Builder, Const, Kernel, Operand, Param
-from kdsl_core.isa import arith, compare, control, convert, memory, special
+from kdsl_core.isa import arith, compare, control, convert, memory, register, special
 
 
 class Author:
@@ -103,10 +104,26 @@ class Author:
 
         return go
 
+    def loop(self, count: Operand | int, body: Callable[[Operand], None]) -> None:
+        """Run `body(i)` for i below `count`."""
+        i = register.declare(self.b, u32, Const(u32, 0))
+        op = control.LoopOp(condition=self.b.value(boolean))
+        with self.b.inside(op.head):
+            now = register.snapshot(self.b, i)
+            condition = self.test("lt", now, count)
+        op = dataclasses.replace(op, condition=condition)
+        with self.b.inside(op.body):
+            body(now)
+        with self.b.inside(op.step):
+            register.assign(self.b, i, self.do("add", i, 1))
+        self.b.append(op)
+
 
 def codes(result: sim.Result) -> list[str]:
     """The codes of the hazards found."""
     return [hazard.code for hazard in result.hazards]
 
 
-__all__ = ["Author", "Sequence", "codes", "dtypes", "i32", "ir"]
+def found(run: Callable[..., sim.Result], **options: Any) -> list[str]:
+    """The codes of all hazards of a run."""
+    return codes(run(on_hazard="collect", **options))

@@ -1,0 +1,158 @@
+"""What a kernel's parameters may be, as its annotations say."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+from kdsl_core import dtypes as dt
+from kdsl_core.dtypes import BY_NAME, DType
+from kdsl_core.errors import StagingError
+
+_EMPTY = inspect.Parameter.empty
+
+
+class Static:
+    """Annotation of a trace-time argument: a hashable Python value, part of the specialisation."""
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """Annotation of a tensor argument.
+
+    Shapes: `dims` holds a size (int) or its name for each mode; None accepts any rank.
+    `dtypes` lists the element types allowed; None accepts any; `like` names the argument whose
+    type it must have.
+    """
+
+    dtypes: tuple[DType, ...] | None = None
+    dims: tuple[str | int, ...] | None = None
+    like: str | None = None
+
+    @classmethod
+    def parse(cls, item: Any) -> TensorType:
+        """The meaning of what stands in `kd.Tensor[…]`.
+
+        Raises: StagingError K340 for an unknown type, K341 for a bad list of sizes.
+        """
+        spelled, dims = item if isinstance(item, tuple) and len(item) == 2 else (item, None)
+        modes = None if dims is None else _modes(dims)
+        if isinstance(spelled, DType):
+            return cls((spelled,), modes)
+        if isinstance(spelled, str) and spelled.startswith("="):
+            return cls(None, modes, spelled[1:].strip())
+        if spelled == "*":
+            return cls(None, modes)
+        words = [word.strip() for word in spelled.split("|")] if isinstance(spelled, str) else []
+        if not words or any(word not in BY_NAME for word in words):
+            raise StagingError(
+                f"{spelled!r} names no element type",
+                code="K341",
+                fix='write kd.Tensor["f16|bf16", "m n"], kd.Tensor["=x", "m n"] or kd.Tensor',
+            )
+        return cls(tuple(BY_NAME[word] for word in words), modes)
+
+    def __str__(self) -> str:
+        kinds = "any type" if self.dtypes is None else "|".join(map(str, self.dtypes))
+        kinds = f"the type of {self.like}" if self.like else kinds
+        return kinds if self.dims is None else f"{kinds} ({', '.join(map(str, self.dims))})"
+
+
+def _modes(dims: Any) -> tuple[str | int, ...]:
+    words = dims.split() if isinstance(dims, str) else list(dims)
+    modes: list[str | int] = []
+    for word in words:
+        text = str(word)
+        if text.isdigit():
+            modes.append(int(text))
+        elif text.isidentifier():
+            modes.append(text)
+        else:
+            raise StagingError(
+                f"{dims!r} is no list of sizes: {text!r} is neither a name nor a number",
+                code="K342",
+                fix='separate names and numbers by spaces: "m n", "m 128"',
+            )
+    return tuple(modes)
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of a kernel: `kind` is "tensor", "scalar" or "static"."""
+
+    name: str
+    kind: str
+    tensor: TensorType = TensorType()
+    dtype: DType = dt.f32
+    default: Any = _EMPTY
+    variadic: bool = False
+    keyword: bool = False
+
+
+class Signature:
+    """The parameters of a kernel in order, and how a call's arguments meet them."""
+
+    def __init__(self, function: FunctionType) -> None:
+        self.name = function.__name__
+        lookup = _lookup(function)
+        found = inspect.signature(function).parameters.values()
+        self.parameters = tuple(_parameter(p, lookup, function) for p in found)
+        self.by_name = {p.name: p for p in self.parameters}
+
+
+def _parameter(
+    p: inspect.Parameter, lookup: Callable[[Any], Any], function: FunctionType
+) -> Parameter:
+    if p.kind is inspect.Parameter.VAR_KEYWORD:
+        raise _not_understood(function, p.name, "**keywords")
+    annotation = lookup(p.annotation)
+    common: dict[str, Any] = {
+        "name": p.name,
+        "default": p.default,
+        "variadic": p.kind is inspect.Parameter.VAR_POSITIONAL,
+        "keyword": p.kind is inspect.Parameter.KEYWORD_ONLY,
+    }
+    if annotation is Static:
+        return Parameter(kind="static", **common)
+    if isinstance(annotation, DType):
+        return Parameter(kind="scalar", dtype=annotation, **common)
+    if isinstance(annotation, TensorType):
+        return Parameter(kind="tensor", tensor=annotation, **common)
+    if annotation is _EMPTY or getattr(annotation, "__name__", "") == "Tensor":
+        return Parameter(kind="tensor", **common)
+    raise _not_understood(function, p.name, repr(annotation))
+
+
+def _not_understood(function: FunctionType, name: str, annotation: str) -> StagingError:
+    code = function.__code__
+    return StagingError(
+        f"{function.__qualname__}: the parameter {name} is annotated {annotation}, which is no "
+        "kind of kernel argument",
+        code="K343",
+        notes=(f"{code.co_filename}:{code.co_firstlineno}",),
+        fix='annotate with kd.Tensor["f32", "m n"], a number type such as kd.f32, or kd.Static',
+    )
+
+
+def _lookup(function: FunctionType) -> Callable[[Any], Any]:
+    """Evaluates an annotation that `from __future__ import annotations` left as text."""
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    names: dict[str, Any] = {}
+    for name, cell in cells:
+        try:
+            names[name] = cell.cell_contents
+        except ValueError:
+            continue
+
+    def lookup(annotation: Any) -> Any:
+        if not isinstance(annotation, str):
+            return annotation
+        try:
+            return eval(annotation, function.__globals__, names)
+        except NameError as problem:
+            raise _not_understood(function, "?", f"{annotation!r} ({problem})") from problem
+
+    return lookup

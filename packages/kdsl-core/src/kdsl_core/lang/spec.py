@@ -1,0 +1,58 @@
+"""Arrays without data: what a kernel is built for when there is nothing to launch it on yet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kdsl_core.dtypes import DType, dtype_of
+from kdsl_core.errors import ArgumentError
+
+
+@dataclass(frozen=True)
+class ArraySpec:
+    """The facts of an array argument.
+
+    Units: `strides` in elements; `pointer` is a stand-in address with the alignment stated.
+    """
+
+    dtype: DType
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    pointer: int
+    device: tuple[str, int] = ("spec", 0)
+    owner: Any = None
+
+
+def spec(
+    dtype: Any,
+    shape: Sequence[int] | int,
+    *,
+    strides: Sequence[int] | None = None,
+    align: int = 16,
+) -> ArraySpec:
+    """An array argument described by type, shape and strides (C order by default).
+
+    Units: `strides` in elements, `align` in bytes.
+    Raises: ArgumentError when strides and shape differ in rank.
+    """
+    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+    steps = row_major(sizes) if strides is None else tuple(strides)
+    if len(steps) != len(sizes):
+        raise ArgumentError(
+            f"expected one stride for each of {len(sizes)} sizes {sizes}, got {steps}",
+            code="K601",
+            fix="leave strides out for a contiguous array",
+        )
+    return ArraySpec(dtype_of(dtype), sizes, steps, align)
+
+
+def row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides of a C-contiguous array, in elements."""
+    steps: list[int] = []
+    step = 1
+    for size in reversed(shape):
+        steps.append(step)
+        step *= size
+    return tuple(reversed(steps))

@@ -1,0 +1,98 @@
+"""Run a kernel in the simulator and, where there is a GPU, on it too, and compare the bits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Executor:
+    """Launches kernels for a test; `gpu` says that the GPU must agree with the simulator."""
+
+    gpu: bool
+
+    def __call__(
+        self,
+        kernel: Any,
+        grid: Any,
+        block: Any,
+        *arrays: Any,
+        ulps: float = 0.0,
+        **statics: Any,
+    ) -> list[np.ndarray[Any, Any]]:
+        """The arrays after the launch, in copies; array arguments stay as they are.
+
+        Units: `ulps` is how far, relative to the type's epsilon, the GPU's floats may be from the
+        simulator's: 0 for kernels without approximate functions.
+        """
+        simulated = [_copy(array) for array in arrays]
+        kernel[grid, block](*simulated, **statics)
+        if self.gpu:
+            measured = _on_gpu(kernel, grid, block, arrays, statics)
+            for ours, theirs in zip(simulated, measured, strict=True):
+                if isinstance(ours, np.ndarray):
+                    assert_agree(ours, theirs, ulps)
+        return [array for array in simulated if isinstance(array, np.ndarray)]
+
+
+def assert_agree(
+    simulated: np.ndarray[Any, Any], measured: np.ndarray[Any, Any], ulps: float
+) -> None:
+    """Equal bits, or floats within `ulps` of the type's epsilon times their size."""
+    same = simulated.tobytes() == measured.tobytes()
+    if same or ulps == 0:
+        differ = int(np.sum(_bits(simulated) != _bits(measured)))
+        assert same, f"{differ} of {simulated.size} elements differ between simulator and GPU"
+        return
+    wide, other = simulated.astype(np.float64), measured.astype(np.float64)
+    epsilon = 2.0 ** -{"float32": 23, "float16": 10, "bfloat16": 7}.get(simulated.dtype.name, 23)
+    np.testing.assert_allclose(other, wide, rtol=ulps * epsilon, atol=ulps * epsilon)
+
+
+def _bits(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    dense = np.ascontiguousarray(array)
+    return dense.view(np.uint8).reshape(*array.shape, -1).astype(np.int16).sum(axis=-1)
+
+
+def _copy(array: Any) -> Any:
+    """A copy with the same strides, or the number itself."""
+    if not isinstance(array, np.ndarray):
+        return array
+    order = np.argsort([-abs(step) for step in array.strides], kind="stable")
+    dense = np.ascontiguousarray(array.transpose(order))
+    return dense.copy().transpose(np.argsort(order))
+
+
+class _Strided:
+    """A transposed view of a dense array on the GPU."""
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        from kdsl_runtime.device_array import to_device
+
+        self.order = list(np.argsort([-abs(step) for step in array.strides], kind="stable"))
+        self.back = [int(axis) for axis in np.argsort(self.order)]
+        self.base = to_device(np.ascontiguousarray(array.transpose(self.order)))
+
+    def __kdsl_array__(self) -> Any:
+        from dataclasses import replace
+
+        info = self.base.__kdsl_array__()
+        shape = tuple(info.shape[axis] for axis in self.back)
+        strides = tuple(info.strides[axis] for axis in self.back)
+        return replace(info, shape=shape, strides=strides)
+
+    def read(self) -> np.ndarray[Any, Any]:
+        """The array, back on the host."""
+        return self.base.read().transpose(self.back)
+
+
+def _on_gpu(
+    kernel: Any, grid: Any, block: Any, arrays: Sequence[Any], statics: dict[str, Any]
+) -> list[Any]:
+    held = [_Strided(array) if isinstance(array, np.ndarray) else array for array in arrays]
+    kernel[grid, block](*held, **statics)
+    return [item.read() if isinstance(item, _Strided) else item for item in held]
