@@ -162,13 +162,14 @@ class Machine(Protocol):
         space: str,
         address: Array,
         dtype: DType,
-        update: Callable[[Array, int, int], Array],
+        update: Callable[[Array, Array, Array], Array],
         *,
         where: Array | None = None,
     ) -> Array:
         """Read-modify-write per lane, one at a time; returns the old values (W, 32).
 
-        `update(old, warp, lane)` gives the new value for one lane; `old` has shape ().
+        `update(old, warp, lane)` gives the new values element by element: arrays of one shape,
+        for threads whose addresses differ.
         """
 
     def shared_address(self, alloc: SharedAlloc) -> int:

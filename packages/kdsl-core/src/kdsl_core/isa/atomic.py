@@ -10,6 +10,7 @@ import numpy as np
 
 from kdsl_core.dtypes import DType, bf16, f16, f32, f64, i32, i64, u32, u64
 from kdsl_core.ir import Array, Builder, Effect, Machine, Need, Op, Operand, PtxWriter, Value
+from kdsl_core.isa.evaluate import bits_of
 from kdsl_core.isa.operands import (
     Register,
     address_text,
@@ -138,13 +139,13 @@ class AtomicOp(Op):
         if self.order in ("acquire", "acq_rel"):
             m.fence(self.scope)
 
-    def _update(self, m: Machine) -> Callable[[Array, int, int], Array]:
-        """What one lane makes of the old content."""
+    def _update(self, m: Machine) -> Callable[[Array, Array, Array], Array]:
+        """What lanes make of the old content."""
         dtype, value = self.value.dtype, lanes(m, self.value)
         if self.compare is not None:
             expected = lanes(m, self.compare)
-            return lambda old, warp, lane: (
-                value[warp, lane] if same_bits(old, expected[warp, lane]) else old
+            return lambda old, warp, lane: np.where(
+                same_bits(old, expected[warp, lane]), value[warp, lane], old
             )
         combine = _COMBINE[self.op]
         if self.op != "add" or not dtype.is_float:
@@ -158,9 +159,9 @@ def _wrapping(combine: Callable[[Any, Any], Any], x: Any, y: Any) -> Any:
         return combine(x, y)
 
 
-def same_bits(x: Any, y: Any) -> bool:
-    """Whether two scalars of one type have the same bits."""
-    return bool(np.asarray(x).tobytes() == np.asarray(y).tobytes())
+def same_bits(x: Array, y: Array) -> Array:
+    """Which values of one type have the same bits."""
+    return np.asarray(bits_of(x) == bits_of(y))
 
 
 def add_floats(x: Any, y: Any, flush: bool) -> Array:

@@ -88,7 +88,7 @@ def to_integer(x: Array, dtype: DTypeLike, mode: str = "rzi") -> Array:
     whole = _TO_INTEGRAL[mode](x.astype(np.float64))
     above, below = whole >= float(int(info.max) + 1), whole < float(info.min)
     inside = np.where(above | below | np.isnan(whole), 0.0, whole).astype(info.dtype)
-    ends = np.where(above, info.max, info.min).astype(info.dtype)
+    ends = np.where(above, info.dtype.type(info.max), info.dtype.type(info.min))
     return np.where(above | below, ends, inside)
 
 

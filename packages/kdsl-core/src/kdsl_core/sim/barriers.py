@@ -38,7 +38,7 @@ class Barriers:
     def _live_warps(self) -> Array:
         batch = self._batch
         live = batch.alive.any(axis=1).reshape(batch.blocks.size, batch.warps_per_block)
-        return live.sum(axis=1)
+        return np.asarray(live.sum(axis=1))
 
     def arrive(self, index: Array, number: int, threads: int | None, wait: bool, pc: int) -> Array:
         """Warps `index` arrive; gives the warps that a completed barrier sets free.
@@ -87,16 +87,24 @@ class Barriers:
         self.expected[done, number] = 0
         self._clock[done, number] = 0
         self._idle = not self.arrived.any()
-        return free
+        return np.asarray(free)
+
+    def overfull(self, index: Array, number: int, threads: int | None) -> Array:
+        """Which of the warps would be more than the barrier counts, if all arrived, bool (W,)."""
+        blocks = self._batch.block_of[index]
+        fresh = ~self.already_arrived(index, number)
+        now = np.bincount(blocks[fresh], minlength=self.arrived.shape[0])
+        total = self.arrived[:, number].sum(axis=1) + now
+        return np.asarray(np.greater(total[blocks], self.needed(index, threads)))
 
     def already_arrived(self, index: Array, number: int) -> Array:
         """Which of the warps have arrived in this phase before, bool (W,)."""
         batch = self._batch
-        return self.arrived[batch.block_of[index], number, batch.local[index]]
+        return np.asarray(self.arrived[batch.block_of[index], number, batch.local[index]])
 
     def expected_elsewhere(self, index: Array, number: int) -> Array:
         """How many warps those who came before expect, (W,); 0 where nobody came."""
-        return self.expected[self._batch.block_of[index], number]
+        return np.asarray(self.expected[self._batch.block_of[index], number])
 
 
 class LaneSync:
@@ -108,11 +116,11 @@ class LaneSync:
         self.any_waiting = False
 
     def arrive(self, index: Array, lanes: Array, mask: Array) -> Array:
-        """Lanes, bool (W, 32), arrive and name `mask`, bool (W, 32); which warps go on, bool (W,)."""
+        """Lanes, bool (W, 32), arrive and name others; gives the warps that go on, bool (W,)."""
         self.here[index] |= lanes
         alive = self._batch.alive[index]
         go_on = ~(mask & alive & ~self.here[index]).any(axis=1)
         done = index[go_on]
         self.here[done] = False
         self._batch.clocks.tick(done)
-        return go_on
+        return np.asarray(go_on)

@@ -39,8 +39,7 @@ def count_sectors(address: Array, active: Array | None, size: int) -> tuple[int,
     last = (address[:, :, None] + size - 1) // SECTOR
     sectors = np.concatenate([np.minimum(first, last), last], axis=2)
     touched = _distinct(sectors, lanes)
-    starts = np.concatenate([address[:, :, None]], axis=2)
-    distinct = _distinct(starts, lanes) * size
+    distinct = _distinct(address[:, :, None], lanes) * size
     return (
         int((lanes_per_warp > 0).sum()),
         int(touched.sum()),
@@ -55,7 +54,7 @@ def _distinct(values: Array, active: Array) -> Array:
     rows = np.sort(rows, axis=1)
     new = np.ones(rows.shape, bool)
     new[:, 1:] = rows[:, 1:] != rows[:, :-1]
-    return (new & (rows >= 0)).sum(axis=1)
+    return np.asarray((new & (rows >= 0)).sum(axis=1))
 
 
 def count_wavefronts(address: Array, active: Array | None, size: int) -> tuple[int, int]:
@@ -87,8 +86,8 @@ class Counters:
         self._instructions = instructions
         self.counts: list[dict[str, float]] = [defaultdict(float) for _ in instructions]
         self.steps = [0] * len(instructions)
-        self._sectors: dict[bytes, tuple[int, int, int, int]] = {}
-        self._wavefronts: dict[bytes, tuple[int, int]] = {}
+        self._sectors: dict[bytes, tuple[int, ...]] = {}
+        self._wavefronts: dict[bytes, tuple[int, ...]] = {}
 
     def add(self, pc: int, what: str, amount: float) -> None:
         """Add to a named counter of an instruction."""
@@ -97,7 +96,7 @@ class Counters:
     def global_access(self, pc: int, address: Array, active: Array | None, size: int) -> None:
         """Count a global access of `size` bytes at int64 addresses (W, n)."""
         key, relative = _pattern(address, active, size, SECTOR)
-        found = self._sectors.get(key)
+        found: tuple[int, ...] | None = self._sectors.get(key)
         if found is None:
             found = count_sectors(relative, active, size)
             _remember(self._sectors, key, found)
@@ -110,7 +109,7 @@ class Counters:
     def shared_access(self, pc: int, address: Array, active: Array | None, size: int) -> None:
         """Count a shared access of `size` bytes at int64 addresses (W, n)."""
         key, relative = _pattern(address, active, size, _BANKS * _BANK_BYTES)
-        found = self._wavefronts.get(key)
+        found: tuple[int, ...] | None = self._wavefronts.get(key)
         if found is None:
             found = count_wavefronts(relative, active, size)
             _remember(self._wavefronts, key, found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from kdsl_core.ir.protocols import Array
 from kdsl_core.sim.access import Access
 from kdsl_core.sim.batch import Batch
 from kdsl_core.sim.global_shadow import GlobalShadow, Releases
-from kdsl_core.sim.memory import Allocation, GlobalStore, gather, scatter
+from kdsl_core.sim.memory import Allocation, GlobalStore, gather, scatter, update_in_turn
 from kdsl_core.sim.reporting import Reporter
 from kdsl_core.sim.shadow import Conflict, entry_thread
 
@@ -54,7 +55,7 @@ class GlobalAccess:
             self._write(allocation, access.take(chosen), data[chosen])
 
     def atomic(
-        self, access: Access, dtype: np.dtype[Any], update: Callable[[int, Array], Array]
+        self, access: Access, dtype: np.dtype[Any], update: Callable[[Array, Array], Array]
     ) -> Array:
         """Read-modify-write one thread after the other; the old values (L,)."""
         old = np.zeros(access.address.size, dtype)
@@ -63,17 +64,24 @@ class GlobalAccess:
             self.batch.clocks.atomic(rows)
             self.releases.atomic(self.batch.blocks[self.batch.block_of[rows]])
         for allocation, chosen in self._split(access):
+            if not allocation.writeable:
+                self._reporter.bad_address("oob", access, "global", chosen, read_only=True)
+                continue
             self._check(allocation, access.take(chosen), "updates", atomic=True)
             allocation.written = True
             words = allocation.data.view(dtype)
-            for at in np.nonzero(chosen)[0].tolist():
-                place = (int(access.address[at]) - allocation.origin) // dtype.itemsize
-                old[at] = words[place]
-                words[place] = update(at, old[at : at + 1].reshape(()))
+            which = np.nonzero(chosen)[0]
+            place = (access.address[which] - allocation.origin) // dtype.itemsize
+            part = partial(_update_part, update, which)
+            old[which] = update_in_turn(words, place, part)
         return old
 
     def _write(self, allocation: Allocation, access: Access, data: Array) -> None:
         offset = access.address - allocation.origin
+        if not allocation.writeable:
+            everywhere = np.ones(offset.shape, bool)
+            self._reporter.bad_address("oob", access, "global", everywhere, read_only=True)
+            return
         scatter(allocation.data, offset, data)
         allocation.written = True
         within = self._check(allocation, access, "writes")
@@ -136,3 +144,9 @@ class GlobalAccess:
         for found in np.unique(number).tolist():
             if found >= 0:
                 yield self._store.allocations[found], number == found
+
+
+def _update_part(
+    update: Callable[[Array, Array], Array], which: Array, at: Array, now: Array
+) -> Array:
+    return update(which[at], now)

@@ -59,8 +59,8 @@ class GlobalShadow:
         self._releases = releases
         self._writer = np.zeros(count, np.int64)
         self._writer_block = np.zeros(count, np.int32)
-        self._reader = np.zeros((2, count), np.int64)
-        self._reader_block = np.zeros((2, count), np.int32)
+        self._reader = np.zeros((2, 0), np.int64)  # made by the first read
+        self._reader_block = np.zeros((2, 0), np.int32)
         self._was_read = False
         self._was_written = False
 
@@ -113,6 +113,7 @@ class GlobalShadow:
         if factor > 1:
             self._writer = np.repeat(self._writer, factor)
             self._writer_block = np.repeat(self._writer_block, factor)
+        if factor > 1 and self._was_read:
             self._reader = np.repeat(self._reader, factor, axis=1)
             self._reader_block = np.repeat(self._reader_block, factor, axis=1)
         return self._granules.of(offset, size)
@@ -161,7 +162,10 @@ class GlobalShadow:
             )
             self._reader[1][granules[other]] = old[other]
             self._reader_block[1][granules[other]] = old_block[other]
-        self._was_read = True
+        if not self._was_read:
+            self._was_read = True
+            self._reader = np.zeros((2, self._writer.size), np.int64)
+            self._reader_block = np.zeros((2, self._writer.size), np.int32)
         self._reader[0][granules] = entry
         self._reader_block[0][granules] = mine
         lost = (self._reader[0][granules] != entry) | (self._reader_block[0][granules] != mine)

@@ -10,6 +10,7 @@ from kdsl_core.ir.protocols import Array
 
 Rows: TypeAlias = "slice | Array"
 LANES = 32
+_ALL_LANES = np.ones((1, LANES), bool)
 
 
 class Group:
@@ -56,7 +57,9 @@ class Group:
 
     def lanes(self) -> Array:
         """Lanes that take part, bool (W, 32)."""
-        return np.ones((self.size, LANES), bool) if self.mask is None else self.mask
+        if self.mask is not None:
+            return self.mask
+        return np.broadcast_to(_ALL_LANES, (self.size, LANES))
 
     def part(self, lanes: Array, pc: int, total: int) -> Group | None:
         """The group of the given lanes, bool (W, 32), at `pc`; None when there is none."""

@@ -22,13 +22,15 @@ from kdsl_core.sim.reporting import Reporter
 from kdsl_core.sim.shared_access import SharedAccess
 
 _BITS = np.arange(LANES, dtype=np.uint32)
+_FULL_MASK = 0xFFFFFFFF
 
 
 class SimMachine:
     """Implements `ir.protocols.Machine` for one batch of blocks.
 
-    The scheduler sets `group`, `pc` and `fills_in` before it runs an operation; afterwards `held` (W,) names the
-    warps of the group that must wait, and `freed` the rows of warps that need no longer wait.
+    The scheduler sets `group`, `pc` and `fills_in` before it runs an operation; afterwards `held`
+    (W,) names the warps of the group that must wait, and `freed` the rows of warps that need no
+    longer wait.
     """
 
     def __init__(
@@ -57,7 +59,6 @@ class SimMachine:
         self._global = memory
         self._copies = AsyncCopies(batch)
         self._check_registers = reporter.findings.wants("uninit")
-        self._all = np.ones((1, 1), bool)
 
     # -- who is here -----------------------------------------------------------------------
     @property
@@ -123,7 +124,7 @@ class SimMachine:
         space: str,
         address: Array,
         dtype: DType,
-        update: Callable[[Array, int, int], Array],
+        update: Callable[[Array, Array, Array], Array],
         *,
         where: Array | None = None,
     ) -> Array:
@@ -133,15 +134,12 @@ class SimMachine:
             return old
         self._count(space, access)
         memory = self._shared if space == "shared" else self._global
-        first = int(self.group.index[0])
-        contiguous = isinstance(self.group.rows, slice)
+        warp = np.searchsorted(self.group.index, access.row)
 
-        def for_thread(at: int, now: Array) -> Array:
-            row, lane = int(access.row[at]), int(access.lane[at])
-            warp = row - first if contiguous else int(np.searchsorted(self.group.index, row))
-            return update(now, warp, lane)
+        def for_threads(at: Array, now: Array) -> Array:
+            return update(now, warp[at], access.lane[at])
 
-        return access.spread(memory.atomic(access, dtype.numpy, for_thread)[:, None])[..., 0]
+        return access.spread(memory.atomic(access, dtype.numpy, for_threads)[:, None])[..., 0]
 
     def shared_address(self, alloc: SharedAlloc) -> int:
         return SHARED_BASE + alloc.offset
@@ -224,6 +222,11 @@ class SimMachine:
                 self.hazard("barrier", text, where=gone[:, None])
 
     def _check_arrival(self, index: Array, number: int, threads: int | None) -> None:
+        crowded = self.barriers.overfull(index, number, threads)
+        rows = np.isin(self.group.index, index[crowded])
+        if rows.any():
+            text = f"is one of more warps at barrier {number} than it counts"
+            self.hazard("barrier", text, where=rows[:, None])
         again = self.barriers.already_arrived(index, number)
         rows = np.isin(self.group.index, index[again])
         if rows.any() and self.group.mask is None:
@@ -254,14 +257,19 @@ class SimMachine:
 
     def sync_lanes(self, mask: Array) -> None:
         group = self.group
+        if group.mask is None and not self.lane_sync.any_waiting and (mask == _FULL_MASK).all():
+            self.batch.clocks.tick(group.index)
+            return
         named = (mask.astype(np.uint32)[..., None] >> _BITS & 1).astype(bool)
         named = np.broadcast_to(named, (group.size, LANES, LANES))
         lanes = group.lanes()
-        asked = (named & lanes[:, :, None]).any(axis=1)
-        gone = asked & ~self.batch.alive[group.rows] & self.batch.exist[group.rows]
+        asked = np.asarray((named & lanes[:, :, None]).any(axis=1))
+        gone: Array = asked & ~self.batch.alive[group.rows] & self.batch.exist[group.rows]
         if gone.any():
             self.hazard(
-                "barrier", "names lanes that have ended", where=gone.any(axis=1, keepdims=True)
+                "barrier",
+                "names lanes that have ended",
+                where=np.asarray(gone.any(axis=1, keepdims=True)),
             )
         unnamed = lanes & ~named[:, np.arange(LANES), np.arange(LANES)]
         if unnamed.any():

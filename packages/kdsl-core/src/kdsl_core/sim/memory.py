@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -178,10 +178,29 @@ def gather(data: Array, offset: Array, size: int) -> Array:
     aligned = size & (size - 1) == 0 and not (offset & (size - 1)).any()
     if aligned and size in _WORDS:
         words = data.view(_WORDS[size])[offset >> size.bit_length() - 1]
-        return words.view(np.uint8).reshape(-1, size)
+        return np.asarray(words.view(np.uint8).reshape(-1, size))
     if aligned and data.size % size == 0:
         return data.reshape(-1, size).take(offset >> size.bit_length() - 1, axis=0)
     return data[offset[:, None] + np.arange(size)]
+
+
+def update_in_turn(words: Array, place: Array, update: Callable[[Array, Array], Array]) -> Array:
+    """Read-modify-write of `words` at `place` (L,), equal places one after the other.
+
+    `update(at, now)` gives the new values for positions `at` of `place`. Gives the old values.
+    """
+    by_place = np.argsort(place, kind="stable")
+    ordered = place[by_place]
+    starts = np.nonzero(np.diff(ordered, prepend=ordered[0] - 1))[0]
+    lengths = np.diff(starts, append=place.size)
+    turn = np.arange(place.size) - np.repeat(starts, lengths)
+    by_turn = by_place[np.argsort(turn, kind="stable")]
+    old = np.zeros(place.size, words.dtype)
+    for at in np.split(by_turn, np.cumsum(np.bincount(turn))[:-1]):
+        now = words[place[at]]
+        old[at] = now
+        words[place[at]] = update(at, now)
+    return old
 
 
 def scatter(data: Array, offset: Array, values: Array) -> None:

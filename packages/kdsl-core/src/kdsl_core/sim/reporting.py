@@ -54,26 +54,32 @@ class Reporter:
             Hazard(code, f"{who} {text}", self.loc(pc), thread=thread, block=block, **more)  # type: ignore[arg-type]  # the keyword fields of Hazard
         )
 
-    def bad_address(self, code: str, access: Access, space: str, bad: Array) -> None:
+    def bad_address(
+        self, code: str, access: Access, space: str, bad: Array, *, read_only: bool = False
+    ) -> None:
         """Addresses that no memory has ("oob") or that break alignment ("misaligned")."""
         if not self.findings.new(code, self.loc(access.pc)):
             return
         at = int(np.nonzero(bad)[0][0])
         address, size = int(access.address[at]), access.size
-        where = self.place(space, address)
-        if code == "oob":
-            text = f"accesses {size} bytes at {where}, outside of every tensor"
-            fix = "guard the access with the tensor's bounds"
-            if space == "shared":
-                text = f"accesses {size} bytes at {where}; the block has {self._kernel.shared_bytes} bytes"
-                fix = "allocate more shared memory, or correct the index"
-        else:
-            text = f"accesses {size} bytes at {where}, which {size} does not divide"
+        text, fix = "outside of every tensor", "guard the access with the tensor's bounds"
+        if read_only:
+            text, fix = "of a read-only array", "pass an array that may be written"
+        elif code == "misaligned":
+            text = f"which {size & -size} does not divide"
             fix = "use a narrower access, or align the row starts"
+        elif space == "shared":
+            text = f"outside of the {self._kernel.shared_bytes} bytes that the block has"
+            fix = "allocate more shared memory, or correct the index"
         self.at_thread(
-            code, access.pc, int(access.row[at]), int(access.lane[at]), text,
-            address=address, fix=fix,
-        )  # fmt: skip
+            code,
+            access.pc,
+            int(access.row[at]),
+            int(access.lane[at]),
+            f"accesses {size} bytes at {self.place(space, address)}, {text}",
+            address=address,
+            fix=fix,
+        )
 
     def conflict(self, access: Access, conflict: Conflict, space: str, verb: str) -> None:
         """One hazard for each line of the other party."""
@@ -138,9 +144,11 @@ class Reporter:
             if near is None:
                 return f"global address {address:#x}"
             low, high = near.span
-            if address >= high:
-                return f"global address {address:#x}, {address - high} bytes behind {near.name}{_shape(near.array.shape)}"
-            return f"global address {address:#x}, {low - address} bytes before {near.name}{_shape(near.array.shape)}"
+            name = f"{near.name}{_shape(near.array.shape)}"
+            apart = f"{address - high} bytes behind {name}"
+            if address < low:
+                apart = f"{low - address} bytes before {name}"
+            return f"global address {address:#x}, {apart}"
         buffer = allocation.buffer_at(address)
         element = buffer.coordinate(address)
         if element is None:

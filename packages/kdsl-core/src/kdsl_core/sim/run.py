@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -44,7 +45,7 @@ def run(
     on_hazard: str = "raise",
     order: str = "linear",
     seed: int = 0,
-    numerics: str = "exact",
+    numerics: Literal["exact", "fast"] = "exact",
     progress: bool | None = None,
     profile: bool = True,
     max_instructions: int = MAX_INSTRUCTIONS,
@@ -127,7 +128,11 @@ class _Launch:
         return [blocks[i : i + at_once] for i in range(0, count, at_once)]
 
     def run_batch(
-        self, blocks: Array, numerics: str, budget: Budget, rng: np.random.Generator | None
+        self,
+        blocks: Array,
+        numerics: Literal["exact", "fast"],
+        budget: Budget,
+        rng: np.random.Generator | None,
     ) -> None:
         """Run some blocks side by side."""
         batch = Batch(self.kernel, self.grid, blocks)

@@ -239,16 +239,15 @@ class Scheduler:
             waits.append(f"{_warps(ended)} ended")
         place = ", ".join(map(str, batch.block_coordinate(int(first.index[0]))))
         text = f"no warp of block ({place}) can go on: " + "; ".join(w for w in waits if w)
-        reporter.findings.add(
-            Hazard(
-                "deadlock",
-                text,
-                reporter.loc(first.pc - 1),
-                block=batch.block_coordinate(int(first.index[0])),
-                thread=batch.thread_coordinate(int(first.index[0]), 0),
-                fix="let every warp that a barrier counts reach it, with the same count",
-            )  # fmt: skip
+        hazard = Hazard(
+            "deadlock",
+            text,
+            reporter.loc(first.pc - 1),
+            block=batch.block_coordinate(int(first.index[0])),
+            thread=batch.thread_coordinate(int(first.index[0]), 0),
+            fix="let every warp that a barrier counts reach it, with the same count",
         )
+        reporter.findings.add(hazard)
 
     def _report_runaway(self, pc: int) -> None:
         reporter = self._machine.reporter

@@ -250,4 +250,4 @@ def unordered(clocks: Clocks, access: Access, old: Array) -> Array:
     if late.any() and not access.whole_warp:
         me = clocks.local[row] << _WARP_SHIFT | access.lane[:, None]
         late &= ((old & _THREAD) != me) | (old >= INFLIGHT)
-    return late
+    return np.asarray(late)

@@ -10,7 +10,7 @@ import numpy as np
 from kdsl_core.ir.protocols import Array
 from kdsl_core.sim.access import Access
 from kdsl_core.sim.batch import SHARED_BASE, Batch
-from kdsl_core.sim.memory import gather, scatter
+from kdsl_core.sim.memory import gather, scatter, update_in_turn
 from kdsl_core.sim.reporting import Reporter
 from kdsl_core.sim.shadow import Conflict, SharedShadow, entry_thread
 
@@ -65,24 +65,21 @@ class SharedAccess:
             self._shadow.complete(finished)
 
     def atomic(
-        self, access: Access, dtype: np.dtype[Any], update: Callable[[int, Array], Array]
+        self, access: Access, dtype: np.dtype[Any], update: Callable[[Array, Array], Array]
     ) -> Array:
         """Read-modify-write one thread after the other; the old values (L,)."""
         offset, good = self._offsets(access)
         old = np.zeros(access.address.size, dtype)
+        which = np.arange(old.size) if good is None else np.nonzero(good)[0]
+        if not which.size:
+            return old
         self._batch.clocks.atomic(np.unique(access.row))
         if self._shadow:
             allowed = access if good is None else access.take(good)
-            inside = offset if good is None else offset[good]
-            if inside.size:
-                found, _ = self._shadow.write(allowed, inside, atomic=True)
-                self._report(allowed, found, "updates")
-        words = self._batch.shared.view(dtype)
-        for at in range(old.size):
-            if good is None or good[at]:
-                place = int(offset[at]) // dtype.itemsize
-                old[at] = words[place]
-                words[place] = update(at, old[at : at + 1].reshape(()))
+            found, _ = self._shadow.write(allowed, offset[which], atomic=True)
+            self._report(allowed, found, "updates")
+        words, place = self._batch.shared.view(dtype), offset[which] // dtype.itemsize
+        old[which] = update_in_turn(words, place, lambda at, now: update(which[at], now))
         return old
 
     def _offsets(self, access: Access) -> tuple[Array, Array | None]:
