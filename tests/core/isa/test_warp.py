@@ -43,7 +43,7 @@ def test_every_width_is_shuffled(dtype: DType, count: int) -> None:
     """Any type goes through; 64 bits take two instructions."""
     bench = Bench(2)
     x = bench.random(dtype, 3)
-    got = shuffle(bench.b, "bfly", x, Const(i32, 1))
+    got = shuffle(bench.b, "xor", x, Const(i32, 1))
     bench.run()
     assert bench.got(got).tobytes() == bench.got(x)[:, LANES ^ 1].tobytes()
     lines = ptx_of(bench.kernel.body)
@@ -65,7 +65,7 @@ def test_votes_and_ballots() -> None:
     held = bench.holding(boolean, np.stack([LANES < 8, LANES < 0]))
     low, whole = Const(u32, 0xFF), Const(u32, 0xFFFFFFFF)
     got = [vote(b, mode, held, mask) for mode in ("all", "any") for mask in (low, whole)]
-    bits = ballot(b, held)
+    bits = vote(b, "ballot", held)
     bench.run()
     assert [bench.got(value)[:, 0].tolist() for value in got] == [
         [True, False],

@@ -11,6 +11,7 @@ from core.sim.author import Author
 from kdsl_core.dtypes import u32
 from kdsl_core.isa import memory
 from kdsl_core.isa.barrier import barrier_sync
+from kdsl_core.isa.special import special
 from kdsl_core.sim.counters import count_sectors, count_wavefronts
 
 LANE = np.arange(32, dtype=np.int64)[None, :]
@@ -70,8 +71,6 @@ def test_sectors(address: Any, size: int, want: tuple[int, int, int, int]) -> No
 def transpose(pitch: int) -> Author:
     """A 32×32 transpose through shared memory whose rows are `pitch` words apart."""
     a = Author((32, 8, 1), x="u32", z="u32")
-    from kdsl_core.isa.special import special
-
     row = special(a.b, "tid.y")
     s = a.shared("tile", 32 * pitch * 4)
     for part in range(4):

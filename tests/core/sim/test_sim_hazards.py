@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from core.sim.author import Author, codes, found
-from kdsl_core.dtypes import boolean, u32, u64
+from kdsl_core.dtypes import boolean, u8, u16, u32, u64
 from kdsl_core.errors import HazardError
 from kdsl_core.ir import Const
-from kdsl_core.isa import atomic, control, memory, register
+from kdsl_core.isa import atomic, control, convert, memory, register
 from kdsl_core.isa.barrier import barrier_arrive, barrier_sync, fence, sync_warp
+from kdsl_core.isa.matrix_copy import ldmatrix
 
 
 def numbers(n: int) -> np.ndarray[Any, Any]:
@@ -107,14 +108,8 @@ def test_neighbouring_bytes_are_no_race() -> None:
     """The shadow tells single bytes apart once somebody accesses single bytes."""
     a = Author(64)
     s = a.shared("s", 64)
-    memory.store(a.b, "shared", a.do("add", s, a.tid), (a.const(1, _u8()),))
+    memory.store(a.b, "shared", a.do("add", s, a.tid), (a.const(1, u8),))
     assert found(a.run()) == []
-
-
-def _u8() -> Any:
-    from kdsl_core.dtypes import u8
-
-    return u8
 
 
 @pytest.mark.parametrize(
@@ -409,3 +404,82 @@ def test_spinning_warp_lets_others_run() -> None:
     z = np.zeros(64, np.uint32)
     assert found(a.run(z=z)) == []
     np.testing.assert_array_equal(z, numbers(64))
+
+
+@pytest.mark.parametrize("reader", [0, 1])
+def test_block_reads_what_another_writes(reader: int) -> None:
+    """A read and a write of different blocks race, whichever block comes first."""
+    a = Author(32, x="u32")
+
+    def read() -> None:
+        a.get("global", a.address("x", a.tid, 4))
+
+    def write() -> None:
+        a.put("global", a.address("x", a.tid, 4), a.tid)
+
+    a.when(a.test("eq", a.block, reader), read, write)
+    result = a.run(2, x=numbers(32))(on_hazard="collect")
+    assert codes(result) == ["race"]
+    assert "of block (" in result.hazards[0].other_did
+
+
+def test_writing_to_a_read_only_array() -> None:
+    """An array that NumPy protects stays as it is."""
+    for write in ("store", "atomic"):
+        a = Author(32, x="u32")
+        if write == "store":
+            a.put("global", a.address("x", a.tid, 4), a.const(5))
+        else:
+            atomic.reduce(a.b, "global", a.pointers["x"], "add", Const(u32, 1))
+        x = numbers(32)
+        x.flags.writeable = False
+        result = a.run(x=x)(on_hazard="collect")
+        assert codes(result) == ["oob"]
+        assert "read-only" in result.hazards[0].message
+        np.testing.assert_array_equal(x, numbers(32))
+
+
+def test_more_warps_than_a_barrier_counts() -> None:
+    """Three warps at a barrier of two are found: which two would meet is not decided."""
+    a = Author(96)
+    barrier_sync(a.b, 1, 64)
+    assert "barrier" in found(a.run())
+
+
+def test_filling_in_a_packed_register_is_no_read() -> None:
+    """Narrow elements may be put one by one into a register that nobody wrote before."""
+    a = Author(32, z="u32")
+    v = register.declare(a.b, u32)
+    low = convert.convert(a.b, a.tid, u16)
+    for index in range(2):
+        register.assign(a.b, v, convert.insert(a.b, v, low, index))
+    a.put("global", a.address("z", a.tid, 4), v)
+    z = np.zeros(32, np.uint32)
+    assert found(a.run(z=z)) == []
+    np.testing.assert_array_equal(z, numbers(32) * 0x10001)
+
+
+@pytest.mark.parametrize(("threads", "guard"), [(32, 16), (16, 16)])
+def test_matrix_load_in_part_of_a_warp(threads: int, guard: int) -> None:
+    """An instruction of the whole warp needs all its lanes."""
+    a = Author(threads)
+    s = a.shared("s", 128)
+    for first in range(0, 32, threads):
+        a.put("shared", a.word(s, a.do("add", a.tid, first)), a.tid)
+    sync_warp(a.b)
+    row = a.do("add", s, a.do("mul", a.do("and", a.tid, 7), 16))
+    dst = register.declare(a.b, u32)
+    a.when(a.test("lt", a.tid, guard), lambda: ldmatrix(a.b, row, (dst,)))
+    assert "barrier" in found(a.run())
+
+
+def test_print_shows_each_lane(capsys: pytest.CaptureFixture[str]) -> None:
+    """One line per active lane, with its place."""
+    a = Author(64)
+    a.when(a.test("ge", a.tid, 62), lambda: control.print_line(a.b, "t={}", (a.tid,)))
+    a.run()()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [
+        "block (0, 0, 0) thread (62, 0, 0): t=62",
+        "block (0, 0, 0) thread (63, 0, 0): t=63",
+    ]

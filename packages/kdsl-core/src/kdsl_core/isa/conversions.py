@@ -112,7 +112,18 @@ def _float_to_float(source: DType, target: DType, mode: str) -> Instruction | No
 
 
 def _widen(target: DType) -> Evaluate:
-    return lambda x: rounding.canonical_nan(x.astype(target.numpy))
+    def evaluate(x: Array) -> Array:
+        wide = x.astype(target.numpy)
+        if target == f64:  # NaN keeps its payload and becomes quiet (seen on an H200)
+            return np.where(np.isnan(wide), wide + 0.0, wide)
+        return rounding.canonical_nan(wide)
+
+    return evaluate
+
+
+def _upper_half(x: Array) -> Array:
+    """bf16 as the upper half of an f32, whatever its bits."""
+    return (x.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
 def _round(x: Array, dtype: DType, mode: str) -> Array:
@@ -139,8 +150,7 @@ def _step(nearest: Array, above: Array, below: Array, positive: Array, mode: str
 def _special() -> dict[tuple[DType, DType], Instruction]:
     """Pairs with an instruction of their own form; all but f32 → tf32, e4m3, e5m2 are exact."""
     rows = [
-        # the upper half of an f32 is a bf16
-        _row(bf16, f32, "mov.b32 {d}, {{0, {a}}}", _widen(f32)),
+        _row(bf16, f32, "mov.b32 {d}, {{0, {a}}}", _upper_half),
         _row(f32, tf32, "cvt.rna.tf32.f32 {d}, {a}", rounding.to_tf32),
         _row(tf32, f32, "mov.b32 {d}, {a}", lambda x: x),
     ]

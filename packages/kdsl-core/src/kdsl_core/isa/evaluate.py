@@ -20,18 +20,22 @@ def bits_of(x: Array) -> Array:
 
 
 def add(x: Array, y: Array) -> Array:
+    """x + y."""
     return _canonical(np.add(x, y))
 
 
 def subtract(x: Array, y: Array) -> Array:
+    """x − y."""
     return _canonical(np.subtract(x, y))
 
 
 def multiply(x: Array, y: Array) -> Array:
+    """x·y; of integers the lower half."""
     return _canonical(np.multiply(x, y))
 
 
 def divide(x: Array, y: Array) -> Array:
+    """x / y of floats, rounded once."""
     return _canonical(np.divide(x, y))
 
 
@@ -40,10 +44,12 @@ def _canonical(x: Array) -> Array:
 
 
 def multiply_add(x: Array, y: Array, z: Array) -> Array:
+    """x·y + z of integers, wrapped."""
     return np.add(np.multiply(x, y), z)
 
 
 def fused_multiply_add(x: Array, y: Array, z: Array) -> Array:
+    """x·y + z of floats, rounded once."""
     x, y, z = np.broadcast_arrays(x, y, z)
     return rounding.canonical_nan(rounding.fma(x, y, z))
 
@@ -121,31 +127,40 @@ def _ordered(chosen: Array, x: Array, y: Array, join: np.ufunc) -> Array:
 
 
 def copy_sign(magnitude: Array, sign: Array) -> Array:
+    """|magnitude| with the sign of `sign`."""
     return np.copysign(magnitude, sign)
 
 
 def bit_and(x: Array, y: Array) -> Array:
+    """Bits set in both."""
     return np.bitwise_and(x, y)
 
 
 def bit_or(x: Array, y: Array) -> Array:
+    """Bits set in either."""
     return np.bitwise_or(x, y)
 
 
 def bit_xor(x: Array, y: Array) -> Array:
+    """Bits set in one only."""
     return np.bitwise_xor(x, y)
 
 
 def invert(x: Array) -> Array:
+    """Bits, or the truth value, flipped."""
     return np.invert(x)
 
 
 def negate(x: Array) -> Array:
-    return np.negative(x)
+    """−x; a NaN of f64 keeps its sign, other NaN become canonical (seen on an H200)."""
+    if x.dtype == np.float64:
+        return np.where(np.isnan(x), x, np.negative(x))
+    return _canonical(np.negative(x))
 
 
 def absolute(x: Array) -> Array:
-    return np.abs(x)
+    """|x|; NaN becomes canonical."""
+    return _canonical(np.abs(x))
 
 
 def shift_left(x: Array, count: Array) -> Array:

@@ -295,7 +295,11 @@ def shuffle(
     mask: Operand = FULL_MASK,
     width: int = 32,
 ) -> Value:
-    """`x` of the lane that `mode` ("idx", "up", "down", "bfly") and the lane operand name."""
+    """`x` of the lane that `mode` and the lane operand name.
+
+    `mode` is "idx", "up", "down", or "bfly" (also "xor").
+    """
+    mode = "bfly" if mode == "xor" else mode
     dst = b.value(x.dtype)
     b.append(
         ShuffleOp(loc=b.loc(), mode=mode, dst=dst, x=x, lane=lane_operand, mask=mask, width=width)
@@ -304,7 +308,9 @@ def shuffle(
 
 
 def vote(b: Builder, mode: str, condition: Operand, mask: Operand = FULL_MASK) -> Value:
-    """Whether a condition holds in "all" or "any" of the lanes."""
+    """Whether a condition holds in "all" or "any" of the lanes; "ballot" gives them as bits."""
+    if mode == "ballot":
+        return ballot(b, condition, mask)
     dst = b.value(boolean)
     b.append(VoteOp(loc=b.loc(), mode=mode, dst=dst, condition=condition, mask=mask))
     return dst

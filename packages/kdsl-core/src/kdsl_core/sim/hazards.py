@@ -8,18 +8,19 @@ from dataclasses import dataclass
 from kdsl_core.errors import ArgumentError, HazardError
 from kdsl_core.loc import Loc
 
-# hazard → error code of the exception that carries it
-ERROR_CODES = {
-    "race": "K501",
-    "inflight": "K502",
-    "oob": "K503",
-    "uninit": "K504",
-    "misaligned": "K505",
-    "deadlock": "K506",
-    "barrier": "K507",
-    "value": "K508",
-    "runaway": "K510",
+# error code → the hazard that it carries, and what that is
+HAZARDS = {
+    "K501": "race: two accesses to a byte, one of them a write, that nothing orders",
+    "K502": "inflight: bytes touched that an asynchronous copy is still writing",
+    "K503": "oob: an address outside of every tensor, or of the block's shared memory",
+    "K504": "uninit: bytes or a register read before anybody wrote them",
+    "K505": "misaligned: an address that the size of its access does not divide",
+    "K506": "deadlock: no warp can go on",
+    "K507": "barrier: counts that cannot be met, or lanes that are missing",
+    "K508": "value: a failed assertion, or an operand for which the result is undefined",
+    "K510": "runaway: more instructions than the run was given",
 }
+ERROR_CODES = {text.split(":")[0]: code for code, text in HAZARDS.items()}
 ALL_CHECKS = frozenset(ERROR_CODES)
 _ALWAYS = frozenset({"deadlock", "runaway"})  # the run cannot go on after these
 
