@@ -24,7 +24,8 @@ from kdsl_core.sim.scheduler import Budget, Scheduler
 from kdsl_core.sim.written import written_parameters
 
 WARPS_IN_FLIGHT = 256
-MAX_INSTRUCTIONS = 20_000_000_000
+SHARED_IN_FLIGHT = 4 << 20  # bytes; their shadow takes up to 256 times as much
+MAX_INSTRUCTIONS = 20_000_000
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,8 @@ def run(
     `params` gives each kernel parameter by name, pointers as virtual addresses of `GlobalMemory`.
     `checks` is "all" or the hazard codes to look for. `order="shuffle"` varies the order of blocks
     and warps from `seed`. `numerics="fast"` lets tensor-core instructions round like NumPy.
-    `progress` shows a bar after two seconds; None means: on a terminal.
+    `progress` shows a bar after two seconds; None means: on a terminal. A run ends with a hazard
+    after `max_instructions`, where one that many warps execute together counts once.
 
     Raises: HazardError for the first hazard when `on_hazard` is "raise".
     """
@@ -124,7 +126,10 @@ class _Launch:
         count = int(np.prod(self.grid))
         blocks = np.arange(count) if rng is None else rng.permutation(count)
         warps = -(-self.kernel.threads // 32)
-        at_once = max(WARPS_IN_FLIGHT // warps, 1)
+        at_once = min(
+            WARPS_IN_FLIGHT // warps, SHARED_IN_FLIGHT // max(self.kernel.shared_bytes, 1)
+        )
+        at_once = max(at_once, 1)
         return [blocks[i : i + at_once] for i in range(0, count, at_once)]
 
     def run_batch(

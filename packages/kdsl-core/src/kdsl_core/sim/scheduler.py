@@ -9,7 +9,7 @@ import numpy as np
 from kdsl_core.ir import Effect, Op
 from kdsl_core.ir.flat import Branch, Exit, FlatProgram, Jump
 from kdsl_core.ir.protocols import Array
-from kdsl_core.sim.groups import LANES, Group, merge
+from kdsl_core.sim.groups import Group, merge
 from kdsl_core.sim.hazards import Hazard
 from kdsl_core.sim.machine import SimMachine
 
@@ -20,7 +20,7 @@ _TEAMS = 3
 
 
 class Budget:
-    """Thread instructions that a run may still execute, and a call now and then."""
+    """Instructions that a run may still execute, a group at a time, and a call now and then."""
 
     def __init__(self, instructions: int, every_so_often: Callable[[], None]) -> None:
         self.limit = instructions
@@ -125,7 +125,7 @@ class Scheduler:
                 return
             instruction = instructions[pc]
             steps[pc] += size
-            self._budget.left -= size * LANES
+            self._budget.left -= 1
             if self._budget.left < 0:
                 self._report_runaway(pc)
             machine.group, machine.pc = group, pc
@@ -253,13 +253,21 @@ class Scheduler:
         reporter = self._machine.reporter
         hazard = Hazard(
             "runaway",
-            f"more than {self._budget.limit:,} thread instructions were executed; "
-            "a loop here may never end",
+            f"more than {self._budget.limit:,} instructions were executed; a loop here may never "
+            f"end{self._meanwhile()}",
             reporter.loc(pc),
             fix="check what the loop waits for, or raise `max_instructions`",
         )
         reporter.findings.add(hazard)
         raise hazard.error()
+
+    def _meanwhile(self) -> str:
+        """Who waits in the first block that has waiting warps, as the rest of a sentence."""
+        if not self._parked:
+            return ""
+        block = int(self._machine.batch.block_of[self._parked[0].index[0]])
+        waits = [_who_waits(self._machine, group, block) for group in self._parked]
+        return "; meanwhile " + "; ".join(text for text in waits if text)
 
 
 def _is_aligned(instruction: object) -> bool:
