@@ -1,0 +1,138 @@
+"""The low-level language of kdsl: layouts, tensors, hardware atoms, kernels. `import kdsl_core as kd`.
+
+Names are loaded when they are first used, so that the import itself stays cheap.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from kdsl_core.dtypes import (
+    DType,
+    bf16,
+    boolean,
+    e4m3,
+    e5m2,
+    f16,
+    f32,
+    f64,
+    i8,
+    i16,
+    i32,
+    i64,
+    tf32,
+    u8,
+    u16,
+    u32,
+    u64,
+)
+from kdsl_core.errors import (
+    ArgumentError,
+    BuildError,
+    CacheError,
+    DriverError,
+    FusionError,
+    HazardError,
+    KdslError,
+    LayoutError,
+    ResourceError,
+    StagingError,
+    TargetError,
+    TypeMismatch,
+    VerifyError,
+)
+
+__version__ = "0.1.0"
+
+# module → the names that it gives to `kd`; "name=other" renames.
+_NAMES = {
+    "atoms": "",
+    "collective": "",
+    "testing": "",
+    "ir.target": "Target target_of",
+    "lang.arguments": "",
+    "lang.copy": "copy convert_fragment",
+    "lang.functions": "func",
+    "lang.kernel": "kernel KernelFunction",
+    "lang.memory": "smem rmem rmem_like recast",
+    "lang.numbers": "exp exp2 log log2 sqrt rsqrt tanh sin cos erf sigmoid floor ceil fma where"
+    " ceil_div minimum maximum min=minimum max=maximum abs=absolute",
+    "lang.printing": "print=print_",
+    "lang.ranges": "range=Range",
+    "lang.scalar": "Scalar as_scalar",
+    "lang.signature": "Static",
+    "lang.simulate": "simulate Simulated",
+    "lang.spec": "spec",
+    "lang.struct": "struct",
+    "lang.tensor": "Tensor identity_tensor",
+    "lang.tiled": "TiledMma TiledCopy tiled_mma tiled_copy tiled_copy_A tiled_copy_B tiled_copy_C"
+    " gemm",
+    "lang.views": "tensor local_tile local_partition size",
+    "lang.words": "thread_idx block_idx block_dim grid_dim thread_rank lane_idx warp_idx"
+    " warpgroup_idx sync_threads sync_warp named_barrier fence cp_async_commit cp_async_wait"
+    " shfl_xor shfl_up shfl_down shfl_idx ballot any_sync all_sync warp_reduce atomic_add"
+    " atomic_min atomic_max atomic_exchange atomic_cas",
+    "layout": "Layout ComposedLayout Swizzle E ScaledBasis make_layout make_ordered_layout"
+    " make_layout_like make_identity_layout make_tv_layout cosize rank depth shape stride get"
+    " flatten group_modes select take append prepend coalesce filter=filter_layout filter_zeros"
+    " composition complement right_inverse left_inverse max_common_layout max_common_vector"
+    " logical_divide zipped_divide tiled_divide flat_divide logical_product zipped_product"
+    " tiled_product flat_product blocked_product raked_product recast_layout tile_to_shape crd2idx"
+    " idx2crd slice_ dice slice_and_offset domain_offset nullspace vector_width show=show_layout"
+    " show_tv",
+}
+_HOME: dict[str, tuple[str, str]] = {}
+for _module, _list in _NAMES.items():
+    for _word in _list.split():
+        _name, _, _other = _word.partition("=")
+        _HOME[_name] = (_module, _other or _name)
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("atoms", "collective", "testing", "layout", "isa", "sim", "ptx", "passes"):
+        return importlib.import_module(f"kdsl_core.{name}")
+    if name not in _HOME:
+        raise AttributeError(f"module 'kdsl_core' has no attribute {name!r}")
+    module, attribute = _HOME[name]
+    value = getattr(importlib.import_module(f"kdsl_core.{module}"), attribute)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})
+
+
+__all__ = [
+    "ArgumentError",
+    "BuildError",
+    "CacheError",
+    "DType",
+    "DriverError",
+    "FusionError",
+    "HazardError",
+    "KdslError",
+    "LayoutError",
+    "ResourceError",
+    "StagingError",
+    "TargetError",
+    "TypeMismatch",
+    "VerifyError",
+    "bf16",
+    "boolean",
+    "e4m3",
+    "e5m2",
+    "f16",
+    "f32",
+    "f64",
+    "i8",
+    "i16",
+    "i32",
+    "i64",
+    "tf32",
+    "u8",
+    "u16",
+    "u32",
+    "u64",
+]

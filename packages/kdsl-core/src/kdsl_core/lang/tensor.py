@@ -17,6 +17,7 @@ from kdsl_core.lang.engine import (
     store_elements,
 )
 from kdsl_core.lang.scalar import Scalar, as_scalar
+from kdsl_core.lang.signature import TensorType
 from kdsl_core.layout import (
     ArithmeticTuple,
     ComposedLayout,
@@ -57,6 +58,10 @@ class Tensor:
         self.dtype = dtype
         self.offset = offset
         self.swizzle = swizzle
+
+    def __class_getitem__(cls, item: Any) -> TensorType:
+        """The annotation of a kernel's tensor argument: ``kd.Tensor["f16|bf16", "m n"]``."""
+        return TensorType.parse(item)
 
     @classmethod
     def from_pointer(

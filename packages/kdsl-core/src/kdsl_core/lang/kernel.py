@@ -1,0 +1,165 @@
+"""`@kd.kernel`: a function that runs on the GPU or in the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, overload
+
+from kdsl_core.errors import ArgumentError
+from kdsl_core.ir import Target, target_of
+from kdsl_core.ir.printer import print_kernel
+from kdsl_core.lang.arguments import Bound, TensorClass, bind, classify
+from kdsl_core.lang.dependencies import fingerprint
+from kdsl_core.lang.functions import Staged
+from kdsl_core.lang.launch import Dim3, Launch, extent
+from kdsl_core.lang.signature import Signature
+from kdsl_core.lang.traced import Traced, trace
+from kdsl_core.passes import check_resources, check_target, optimise
+from kdsl_core.ptx import PtxModule, emit
+
+
+class KernelFunction:
+    """An entry of the GPU, written as a Python function.
+
+    ``kernel[grid, block](*args)`` launches it: NumPy arrays run in the simulator, CUDA arrays on
+    the GPU. Traces are kept per specialisation: the classes of the arguments, the trace-time
+    arguments, the block, and everything of the author's code that the trace read.
+
+    Threads: launches are safe from several threads.
+    """
+
+    def __init__(self, function: Any, min_blocks_per_sm: int | None = None) -> None:
+        self.staged = Staged(function, "kernel")
+        self.signature = Signature(function)
+        self.min_blocks_per_sm = min_blocks_per_sm
+        self.__name__ = function.__name__
+        self.__doc__ = function.__doc__
+        self.__module__ = function.__module__
+        self.__wrapped__ = function
+        self._traces: dict[Any, Traced] = {}
+        self._modules: dict[Any, PtxModule] = {}
+
+    def __repr__(self) -> str:
+        return f"<kernel {self.__name__}>"
+
+    def __getitem__(self, launch: Any) -> Launch:
+        """A launch on a grid of blocks: ``kernel[grid, block]``."""
+        if not isinstance(launch, tuple) or len(launch) != 2:
+            raise ArgumentError(
+                f"{self.__name__}[…] takes grid and block, got {launch!r}",
+                code="K620",
+                fix=f"write {self.__name__}[(blocks_x, blocks_y), threads](…)",
+            )
+        return Launch(self, *launch)
+
+    def configure(
+        self, *, grid: Any, block: Any, cluster: Any = None, stream: int | None = None
+    ) -> Launch:
+        """A launch with a cluster shape or a stream (a `CUstream` handle) of one's own."""
+        return Launch(self, grid, block, cluster, stream)
+
+    # -- what it becomes, without a GPU -------------------------------------------------------
+    def trace(self, bound: Bound, block: Dim3, cluster: Dim3 | None = None) -> Traced:
+        """The optimised IR for the class of the arguments."""
+        classes = classify(self.signature, bound.arrays)
+        return self._traced(self._key(classes, bound.statics, block, cluster))
+
+    def _key(
+        self,
+        classes: tuple[TensorClass, ...],
+        statics: dict[str, Any],
+        block: Dim3,
+        cluster: Dim3 | None,
+    ) -> tuple[Any, ...]:
+        items = tuple(statics.items())
+        return classes, items, block, cluster, fingerprint(self.staged.function, items)
+
+    def _traced(self, key: tuple[Any, ...]) -> Traced:
+        found = self._traces.get(key)
+        if found is None:
+            classes, statics, block, cluster, _ = key
+            found = trace(
+                self.staged,
+                self.signature,
+                classes,
+                dict(statics),
+                block=block,
+                cluster=cluster,
+                min_blocks_per_sm=self.min_blocks_per_sm,
+            )
+            optimise(found.kernel)
+            self._traces[key] = found
+        return found
+
+    def ir(self, *args: Any, block: Any, **statics: Any) -> str:
+        """The IR as text, for arrays or `kd.spec`s."""
+        bound = bind(self.signature, args, statics)
+        return print_kernel(self.trace(bound, extent(block, "block")).kernel)
+
+    def module(
+        self, *args: Any, target: str | Target, block: Any, lines: bool = False, **statics: Any
+    ) -> PtxModule:
+        """The PTX with what a launch needs to know, for arrays or `kd.spec`s.
+
+        Raises: TargetError when the target lacks an instruction, ResourceError beyond its limits.
+        """
+        bound = bind(self.signature, args, statics)
+        return self.built(self.trace(bound, extent(block, "block")), target_of(target), lines)
+
+    def built(self, traced: Traced, target: Target, lines: bool = False) -> PtxModule:
+        """The PTX of a trace for a target."""
+        key = (id(traced), target, lines)
+        module = self._modules.get(key)
+        if module is None:
+            check_target(traced.kernel, target)
+            check_resources(traced.kernel, target)
+            module = self._modules[key] = emit(traced.kernel, target, lines=lines)
+        return module
+
+    def ptx(self, *args: Any, target: str | Target, block: Any, **statics: Any) -> str:
+        """The PTX text."""
+        return self.module(*args, target=target, block=block, **statics).text
+
+    def cubin(self, *args: Any, target: str | Target, block: Any, **statics: Any) -> bytes:
+        """The machine code, from the cache or the assembler.
+
+        Raises: BuildError without an assembler.
+        """
+        from kdsl_core.lang.host import runtime
+
+        module = self.module(*args, target=target, block=block, **statics)
+        payload: bytes = runtime("building a cubin").builds.build(module).payload
+        return payload
+
+    def keys(self, *args: Any, block: Any, **statics: Any) -> list[str]:
+        """The specialisations that a call with these arguments needs."""
+        bound = bind(self.signature, args, statics)
+        classes = classify(self.signature, bound.arrays)
+        return [repr((classes, tuple(bound.statics.items()), extent(block, "block")))]
+
+    def explain_key(self, a: Sequence[Any], b: Sequence[Any], **statics: Any) -> list[str]:
+        """Which arguments put two calls into different specialisations, and how."""
+        first, second = (
+            classify(self.signature, bind(self.signature, args, statics).arrays)
+            for args in (a, b)
+        )
+        return [
+            line for x, y in zip(first, second, strict=True) for line in x.differences(y)
+        ]
+
+
+@overload
+def kernel(function: Callable[..., Any], /) -> KernelFunction: ...
+@overload
+def kernel(*, min_blocks_per_sm: int | None = None) -> Callable[..., KernelFunction]: ...
+def kernel(
+    function: Any = None, /, *, min_blocks_per_sm: int | None = None
+) -> KernelFunction | Callable[..., KernelFunction]:
+    """Make a function an entry of the GPU.
+
+    Units: `min_blocks_per_sm` asks the assembler for registers few enough that so many blocks fit
+    on a multiprocessor.
+    """
+    if function is not None:
+        return KernelFunction(function)
+    return lambda function: KernelFunction(function, min_blocks_per_sm)

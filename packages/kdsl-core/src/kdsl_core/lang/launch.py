@@ -1,0 +1,90 @@
+"""A launch: checks the arguments, and runs them where they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kdsl_core.errors import ArgumentError
+from kdsl_core.ir import target_of
+from kdsl_core.lang.arguments import ArrayFacts, Bound, bind
+from kdsl_core.lang.host import runtime
+
+if TYPE_CHECKING:
+    from kdsl_core.lang.kernel import KernelFunction
+
+Dim3 = tuple[int, int, int]
+_MOST_BLOCKS = (2**31 - 1, 65535, 65535)
+
+
+def extent(sizes: Any, what: str) -> Dim3:
+    """One to three sizes as (x, y, z).
+
+    Raises: ArgumentError K621.
+    """
+    given = sizes if isinstance(sizes, (tuple, list)) else (sizes,)
+    whole = [int(n) for n in given if not isinstance(n, (bool, float))]
+    most = _MOST_BLOCKS if what == "grid" else (1024, 1024, 64)
+    full = (*whole, 1, 1, 1)[:3]
+    fits = len(whole) == len(given) and 1 <= len(whole) <= 3
+    if not fits or any(not 1 <= n <= m for n, m in zip(full, most, strict=True)):
+        raise ArgumentError(
+            f"the {what} is one to three sizes from 1 to {most}, got {sizes!r}",
+            code="K621",
+            fix="round up: -(-n // tile) blocks cover n elements",
+        )
+    return full[0], full[1], full[2]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A kernel with its grid and block, waiting for arguments."""
+
+    kernel: KernelFunction
+    grid: Any
+    block: Any
+    cluster: Any = None
+    stream: int | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        """Run on the arguments: in the simulator for NumPy arrays, else on their GPU.
+
+        Raises: ArgumentError for arguments that do not fit, HazardError from the simulator.
+        """
+        bound = bind(self.kernel.signature, args, kwargs)
+        grid = self.grid(*args, **kwargs) if callable(self.grid) else self.grid
+        if self._device(bound) == "cpu":
+            from kdsl_core.lang.simulate import simulate_bound
+
+            simulate_bound(self.kernel, extent(grid, "grid"), extent(self.block, "block"), bound)
+        else:
+            self._on_gpu(bound, extent(grid, "grid"))
+
+    def _device(self, bound: Bound) -> str:
+        places = {name: facts.device[0] for name, facts in bound.arrays.items()}
+        kinds = set(places.values())
+        if len(kinds) > 1 or "spec" in kinds:
+            listed = ", ".join(f"{name} on {place}" for name, place in places.items())
+            raise ArgumentError(
+                f"{self.kernel.__name__} needs its arrays in one place, got {listed}",
+                code="K622",
+                fix="move them: all NumPy arrays for the simulator, all on one GPU otherwise",
+            )
+        return kinds.pop() if kinds else "cpu"
+
+    def _on_gpu(self, bound: Bound, grid: Dim3) -> None:
+        host = runtime("a launch on the GPU")
+        device = host.common_device(bound.arrays)[1]
+        block = extent(self.block, "block")
+        cluster = None if self.cluster is None else extent(self.cluster, "cluster")
+        traced = self.kernel.trace(bound, block, cluster)
+        module = self.kernel.built(traced, target_of(host.device(device).target))
+        stream = self.stream
+        if stream is None:
+            stream = host.launch_stream(bound.arrays.values(), device)
+        loaded = host.load(module, device)
+        loaded.launch(grid, block, traced.values(bound), stream, cluster)
+
+
+def _place(facts: ArrayFacts) -> str:
+    return ":".join(map(str, facts.device))

@@ -1,0 +1,92 @@
+"""`kd.simulate`: run a kernel in the simulator and look at what it found and counted."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kdsl_core import sim
+from kdsl_core.errors import ArgumentError
+from kdsl_core.lang.arguments import Bound, bind
+from kdsl_core.lang.launch import Dim3, extent
+
+if TYPE_CHECKING:
+    from kdsl_core.lang.kernel import KernelFunction
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """The array arguments after a run, the hazards found, and the counters."""
+
+    outputs: tuple[np.ndarray[Any, Any], ...]
+    hazards: tuple[sim.Hazard, ...]
+    profile: sim.Profile
+
+
+def simulate(
+    kernel: KernelFunction,
+    *,
+    grid: Any,
+    block: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    checks: str | Collection[str] = "all",
+    on_hazard: str = "raise",
+    order: str = "linear",
+    seed: int = 0,
+    numerics: str = "exact",
+) -> Simulated:
+    """Run a kernel on NumPy arrays, which it writes as a GPU would.
+
+    `checks` is "all" or the hazard codes to look for, `on_hazard` "raise" or "collect",
+    `order` "linear" or "shuffle" (blocks and warps in an order drawn from `seed`), `numerics`
+    "exact" (the bits of the tensor core) or "fast".
+
+    Raises: HazardError for the first hazard when `on_hazard` is "raise".
+    """
+    bound = bind(kernel.signature, args, kwargs or {})
+    options = {
+        "checks": checks,
+        "on_hazard": on_hazard,
+        "order": order,
+        "seed": seed,
+        "numerics": numerics,
+    }
+    sizes = grid(*args, **(kwargs or {})) if callable(grid) else grid
+    return simulate_bound(kernel, extent(sizes, "grid"), extent(block, "block"), bound, options)
+
+
+def simulate_bound(
+    kernel: KernelFunction,
+    grid: Dim3,
+    block: Dim3,
+    bound: Bound,
+    options: Mapping[str, Any] | None = None,
+) -> Simulated:
+    """Run a kernel on arguments that are bound already."""
+    traced = kernel.trace(bound, block)
+    memory = sim.GlobalMemory()
+    addresses = {
+        name: memory.add(name, _array(name, facts.owner), facts.dtype)
+        for name, facts in bound.arrays.items()
+    }
+    values = traced.values(bound)
+    params = {}
+    for param, origin, value in zip(traced.kernel.params, traced.origins, values, strict=True):
+        params[param.name] = addresses[origin[1]] if origin[0] == "pointer" else value
+    result = sim.run(traced.kernel, grid, params, memory.buffers, **(options or {}))
+    outputs = tuple(facts.owner for facts in bound.arrays.values())
+    return Simulated(outputs, result.hazards, result.profile)
+
+
+def _array(name: str, owner: Any) -> np.ndarray[Any, Any]:
+    if isinstance(owner, np.ndarray):
+        return owner
+    raise ArgumentError(
+        f"{name}: the simulator runs on NumPy arrays, got {type(owner).__name__}",
+        code="K623",
+        fix="copy it to the host: numpy.asarray(x.cpu())",
+    )

@@ -1,0 +1,146 @@
+"""From a kernel function and classes of arguments to IR: parameters, tensors, and the trace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kdsl_core import dtypes as dt
+from kdsl_core.dtypes import DType
+from kdsl_core.ir import Kernel, Param, Target, Value
+from kdsl_core.lang.arguments import ArrayFacts, Bound, TensorClass
+from kdsl_core.lang.functions import Staged
+from kdsl_core.lang.scalar import Scalar
+from kdsl_core.lang.signature import Signature
+from kdsl_core.lang.tensor import Tensor
+from kdsl_core.lang.tracer import Tracer, tracing
+from kdsl_core.layout import Layout
+from kdsl_core.loc import Loc
+
+# Where a parameter's value comes from at launch: ("pointer", array), ("size", array, mode),
+# ("stride", array, mode) or ("scalar", name).
+Origin = tuple[Any, ...]
+
+
+@dataclass(eq=False)
+class Traced:
+    """A traced kernel and where its parameters' values come from."""
+
+    kernel: Kernel
+    origins: list[Origin] = field(default_factory=list)
+
+    def values(self, bound: Bound) -> list[int | float]:
+        """The parameters' values for a call."""
+        return [_value_of(origin, bound) for origin in self.origins]
+
+
+def _value_of(origin: Origin, bound: Bound) -> Any:
+    kind, name, *mode = origin
+    if kind == "scalar":
+        return bound.scalars[name]
+    facts: ArrayFacts = bound.arrays[name]
+    if kind == "pointer":
+        return facts.pointer
+    return (facts.shape if kind == "size" else facts.strides)[mode[0]]
+
+
+def trace(
+    staged: Staged,
+    signature: Signature,
+    classes: Sequence[TensorClass],
+    statics: dict[str, Any],
+    *,
+    block: tuple[int, int, int],
+    target: Target | None = None,
+    cluster: tuple[int, int, int] | None = None,
+    min_blocks_per_sm: int | None = None,
+) -> Traced:
+    """Trace a kernel for one class of arguments."""
+    name = staged.function.__name__
+    kernel = Kernel(name, block, cluster_dim=cluster, min_blocks_per_sm=min_blocks_per_sm)
+    traced = Traced(kernel)
+    tracer = Tracer(kernel, target)
+    with tracing(tracer):
+        tensors = _tensors(traced, classes)
+        args, kwargs = _arguments(traced, signature, tensors, statics)
+        __kdsl_trace_root__(staged, args, kwargs)
+    return traced
+
+
+def __kdsl_trace_root__(staged: Staged, args: list[Any], kwargs: dict[str, Any]) -> None:
+    """Locations end here: what called the kernel is not part of it."""
+    staged(*args, **kwargs)
+
+
+def _parameter(traced: Traced, name: str, dtype: DType, origin: Origin, tensor: Any = None) -> Value:
+    value = Value(dtype, None, name)
+    traced.kernel.params.append(Param(name, value, tensor))
+    traced.origins.append(origin)
+    return value
+
+
+def _tensors(traced: Traced, classes: Sequence[TensorClass]) -> dict[str, Tensor]:
+    """The tensor arguments; sizes of one name share a parameter."""
+    sizes: dict[str, Scalar] = {}
+    tensors = {}
+    for item in classes:
+        pointer = _parameter(
+            traced, item.name, dt.u64, ("pointer", item.name), (item.name, item.dtype)
+        )
+        shape = tuple(_size(traced, item, mode, sizes) for mode in range(len(item.sizes)))
+        strides = tuple(_stride(traced, item, mode) for mode in range(len(item.strides)))
+        tensors[item.name] = Tensor.from_pointer(
+            pointer, Layout(shape, strides), item.dtype, align=item.align, name=item.name
+        )
+    return tensors
+
+
+def _size(traced: Traced, item: TensorClass, mode: int, sizes: dict[str, Scalar]) -> Any:
+    name, number = item.sizes[mode]
+    if not name:
+        return number
+    if name not in sizes:
+        dtype = dt.i64 if item.long[mode] else dt.i32
+        value = _parameter(traced, name, dtype, ("size", item.name, mode))
+        sizes[name] = Scalar(value, divisor=number, nonneg=True)
+    return sizes[name]
+
+
+def _stride(traced: Traced, item: TensorClass, mode: int) -> Any:
+    kind, number = item.strides[mode]
+    if not kind:
+        return number
+    dtype = dt.i64 if item.wide else dt.i32
+    name = f"{item.name}_stride{mode}"
+    value = _parameter(traced, name, dtype, ("stride", item.name, mode))
+    return Scalar(value, divisor=number, nonneg=kind == "+")
+
+
+def _arguments(
+    traced: Traced, signature: Signature, tensors: dict[str, Tensor], statics: dict[str, Any]
+) -> tuple[list[Any], dict[str, Any]]:
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    for parameter in signature.parameters:
+        if parameter.variadic:
+            prefix = f"{parameter.name}_"
+            args += [t for name, t in tensors.items() if name.startswith(prefix)]
+            continue
+        if parameter.kind == "static":
+            value = statics[parameter.name]
+        elif parameter.kind == "scalar":
+            origin = ("scalar", parameter.name)
+            value = Scalar(_parameter(traced, parameter.name, parameter.dtype, origin))
+        else:
+            value = tensors[parameter.name]
+        if parameter.keyword:
+            kwargs[parameter.name] = value
+        else:
+            args.append(value)
+    return args, kwargs
+
+
+def location_of(staged: Staged) -> Loc:
+    """The line of a kernel's definition."""
+    return Loc(((staged.function.__code__, 0),))
