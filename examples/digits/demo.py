@@ -15,7 +15,6 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from rich.table import Table
 import kdsl_core as kd
 import kdsl_fuse as kf
 from kdsl_core import collective
+from kdsl_runtime.builds import build
 
 TARGETS = ("sm_80", "sm_90a")
 BF16_TOLERANCE_POINTS = 0.5
@@ -46,17 +46,16 @@ def logits(x: Any, w: Any, b: Any) -> Any:
     return kf.cast(x @ w + b, kd.f32)
 
 
-def layers(params: list[Any], x: Any) -> Iterator[tuple[Any, tuple[Any, ...]]]:
-    """Each layer's fused function and the arrays it was called with, as the network runs."""
-    for index in range(0, len(params), 2):
-        function = logits if index + 2 == len(params) else hidden
-        args = (x, params[index], params[index + 1])
-        x = function(*args)
-        yield function, (*args, x)
+def arrays(dtype: Any, device: str) -> tuple[Any, list[Any]]:
+    """The held-out images and the parameters in `dtype`, where the kernels are to run."""
+    images, labels = train.load()
+    _, held_out = train.split(labels)
+    params = [to_device(p.astype(dtype), device) for p in train.load_weights()]
+    return to_device(images[held_out].astype(dtype), device), params
 
 
 def to_device(array: np.ndarray[Any, Any], device: str) -> Any:
-    """The array where the kernels are to run."""
+    """The array in the memory of the simulator (NumPy) or of the GPU (torch)."""
     if device == "sim":
         return array
     import torch
@@ -70,43 +69,76 @@ def to_numpy(array: Any) -> np.ndarray[Any, Any]:
     return array if isinstance(array, np.ndarray) else array.float().cpu().numpy()
 
 
-def run(dtype: Any, device: str) -> tuple[np.ndarray[Any, Any], list[Any], float]:
-    """Predictions for the held-out digits, the kernel calls, and the seconds that they took."""
-    images, labels = train.load()
-    _, held_out = train.split(labels)
-    params = [to_device(p.astype(dtype), device) for p in train.load_weights()]
-    x = to_device(images[held_out].astype(dtype), device)
-    calls, result, start = [], x, time.perf_counter()
-    for function, args in layers(params, x):
-        calls += function.plan(*args[:-1]).calls
-        result = args[-1]
-    scores = to_numpy(result)
-    return scores.argmax(axis=1), calls, time.perf_counter() - start
+def predict(x: Any, params: list[Any]) -> tuple[np.ndarray[Any, Any], list[Any], float]:
+    """Predicted digits, the kernel calls that gave them, and the seconds that they took."""
+    calls, start = [], time.perf_counter()
+    for index in range(0, len(params), 2):
+        function = logits if index + 2 == len(params) else hidden
+        args = (x, params[index], params[index + 1])
+        calls += function.plan(*args).calls
+        x = function(*args)
+    return to_numpy(x).argmax(axis=1), calls, time.perf_counter() - start
 
 
-def builds(calls: list[Any]) -> Table:
-    """PTX size, what ptxas made of it, and build times without and with the cache."""
-    from kdsl_runtime.builds import build
-
-    table = Table(title="builds: cold is trace + PTX + ptxas, warm comes from the cache")
+def build_table(calls: list[Any]) -> Table:
+    """PTX size, registers and spills, and build times without and with the cache."""
+    table = Table(title="builds: cold is trace + PTX + ptxas, warm takes the cubin from the cache")
     for name in ("kernel", "target", "PTX KiB", "registers", "spills B", "cold ms", "warm ms"):
         table.add_column(name, justify="left" if name in ("kernel", "target") else "right")
     for call in calls:
         for target in TARGETS:
-            start = time.perf_counter()
-            module = call.module(target)
-            report = build(module).metadata["report"]
-            cold = time.perf_counter() - start
-            start = time.perf_counter()
-            build(call.module(target))
-            warm = time.perf_counter() - start
+            (module, report, cold), (*_, warm) = (
+                timed_build(call, target),
+                timed_build(call, target),
+            )
             spills = report["spill_stores"] + report["spill_loads"]
-            table.add_row(
-                f"{call.output.name} {list(call.output.shape)}", target,
-                f"{len(module.text) / 1024:.1f}", str(report["registers"]), str(spills),
-                f"{cold * 1e3:.0f}", f"{warm * 1e3:.1f}",
-            )  # fmt: skip
+            numbers = (f"{len(module.text) / 1024:.1f}", report["registers"], spills)
+            times = (f"{cold * 1e3:.0f}", f"{warm * 1e3:.0f}")
+            name = f"{call.output.dtype} {list(call.output.shape)}"
+            table.add_row(name, target, *map(str, numbers), *times)
     return table
+
+
+def timed_build(call: Any, target: str) -> tuple[Any, dict[str, int], float]:
+    """A kernel's PTX module, what ptxas reports, and the seconds from Python source to cubin."""
+    call.kernel.clear()
+    start = time.perf_counter()
+    module = call.module(target)
+    report = build(module).metadata["report"]
+    return module, report, time.perf_counter() - start
+
+
+def check(name: str, dtype: Any, device: str) -> tuple[bool, list[Any]]:
+    """Classify with kernels of one type; whether the predictions are as they must be."""
+    images, labels = train.load()
+    _, held_out = train.split(labels)
+    truth = labels[held_out]
+    reference = train.forward(train.load_weights(), images[held_out])[0].argmax(axis=1)
+    predicted, calls, seconds = predict(*arrays(dtype, device))
+    right, expected = float(np.mean(predicted == truth)), float(np.mean(reference == truth))
+    same = int(np.sum(predicted == reference))
+    where = "the simulator" if device == "sim" else "the GPU"
+    console.print(
+        f"[bold]{name}[/]: {right:.2%} of {len(truth)} held-out digits right (NumPy f32: "
+        f"{expected:.2%}, same answer for {same}); {len(calls)} fused kernels in {where}, "
+        f"{seconds:.1f} s"
+    )
+    good = same == len(truth) if name == "f32" else True
+    return good and abs(right - expected) * 100 <= BF16_TOLERANCE_POINTS, calls
+
+
+def show_tile() -> None:
+    """The shared-memory tile of the bf16 kernels, as a picture of its 16-byte chunks."""
+    tile = kd.slice_((None, None, 0), collective.shared_tile(kd.bf16, 8, 64, contiguous=1))
+    console.print(
+        "\nA shared-memory tile of the bf16 kernels, 8 rows × 64 columns of K, by chunks of"
+    )
+    console.print(
+        "8 elements (16 bytes): the number is the place where the chunk of that row lies."
+    )
+    print(kd.show(kd.recast_layout(tile, 16, 128), color=8 if sys.stdout.isatty() else None))
+    print("Chunk c of row r lies at place c XOR r of its row, so the eight rows that one ldmatrix")
+    print("reads together fall into eight different bank groups: no conflicts.")
 
 
 def main() -> int:
@@ -114,33 +146,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", choices=("sim", "cuda"), default="sim")
     device = parser.parse_args().device
-    where = "the simulator" if device == "sim" else "the GPU"
-    images, labels = train.load()
-    _, held_out = train.split(labels)
-    truth = labels[held_out]
-    reference = train.forward(train.load_weights(), images[held_out])[0].argmax(axis=1)
-    expected = float(np.mean(reference == truth))
-    good, calls = True, []
-    for name, dtype in (("f32", np.float32), ("bf16", ml_dtypes.bfloat16)):
-        predicted, dtype_calls, seconds = run(dtype, device)
-        accuracy = float(np.mean(predicted == truth))
-        same = int(np.sum(predicted == reference))
-        exact = name != "f32" or same == len(truth)
-        good &= exact and abs(accuracy - expected) * 100 <= BF16_TOLERANCE_POINTS
-        console.print(
-            f"[bold]{name}[/]: {accuracy:.2%} of {len(truth)} held-out digits right "
-            f"(NumPy f32: {expected:.2%}; same answer for {same}), {len(dtype_calls)} fused "
-            f"kernels in {where}, {seconds:.1f} s"
-        )
-        calls += dtype_calls
+    checked = [check("f32", np.float32, device), check("bf16", ml_dtypes.bfloat16, device)]
+    calls = [call for _, of_type in checked for call in of_type]
     for call in calls:
-        console.print(f"  {call}", highlight=False, markup=False)
-    console.print(builds(calls))
-    tile = collective.shared_tile(kd.bf16, 8, 64, contiguous=1)
-    console.print("\nThe shared-memory tile of the bf16 kernels, 8 rows × 64 columns of K:")
-    print(kd.show(tile, color=8 if sys.stdout.isatty() else None))
-    print("Each run of 8 neighbours is one 16-byte chunk; chunk c of row r lies at c XOR r, so the")
-    print("eight rows that one ldmatrix reads together fall into eight different bank groups.")
+        console.print(f"  {call}", highlight=False, markup=False, soft_wrap=True)
+    console.print(build_table(calls))
+    show_tile()
+    good = all(right for right, _ in checked)
     if not good:
         console.print("[red]the predictions are not what they must be[/]")
     return 0 if good else 1

@@ -120,7 +120,11 @@ class KernelCall:
 
     def ptx(self, target: str) -> str:
         """The kernel's PTX for these shapes; no GPU and no arrays are needed."""
-        return str(self.kernel.ptx(*self.specs(), target=target, **self.statics))
+        return str(self.module(target).text)
+
+    def module(self, target: str) -> Any:
+        """The kernel's `kdsl_core.ptx.PtxModule` for these shapes."""
+        return self.kernel.module(*self.specs(), target=target, block=self.block, **self.statics)
 
     def specs(self) -> Sequence[Any]:
         """The kernel's array arguments as `kd.spec`s."""

@@ -86,8 +86,10 @@ class EpilogueStage:
 
 @func
 def _store_slab(stage, c, origin, function, extras):  # type: ignore[no-untyped-def] # kernel code
-    for turn in Range(stage.rows // stage.step):
-        stage.store_row(stage.row + turn * stage.step, c, origin, function, extras)
+    for turn in Range(-(-stage.rows // stage.step)):
+        row = stage.row + turn * stage.step
+        if stage.rows % stage.step == 0 or row < stage.rows:
+            stage.store_row(row, c, origin, function, extras)
 
 
 def _row_part(extra: Tensor, coord: tuple[Any, Any], width: int, inside: Scalar) -> list[Scalar]:

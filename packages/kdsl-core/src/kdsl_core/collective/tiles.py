@@ -7,7 +7,7 @@ from typing import Any
 
 from kdsl_core import atoms
 from kdsl_core.dtypes import DType
-from kdsl_core.errors import TypeMismatch
+from kdsl_core.errors import LayoutError, TypeMismatch
 from kdsl_core.lang.copy import copy
 from kdsl_core.lang.memory import smem
 from kdsl_core.lang.numbers import maximum, minimum, where
@@ -80,9 +80,19 @@ def line_copy(
 ) -> TiledCopy:
     """The copy of a tile in which neighbouring threads take neighbouring vectors of a line.
 
-    `vector` elements along mode `contiguous` go at a time: through `cp.async` where they are
-    4 … 16 bytes, else through a register.
+    At most `vector` elements along mode `contiguous` go at a time, fewer where the tile would not
+    keep all threads busy: through `cp.async` where they are 4 … 16 bytes, else through a register.
+
+    Raises: LayoutError when the tile has fewer elements than the block has threads.
     """
+    if tile[0] * tile[1] % threads:
+        raise LayoutError(
+            f"{threads} threads cannot share a tile of {tile} elements evenly",
+            code="K154",
+            loc=here(),
+            fix="use a larger tile or fewer threads, powers of two both",
+        )
+    vector = math.gcd(vector, tile[0] * tile[1] // threads)
     width = vector * dtype.bytes
     atom = atoms.cp_async(width, zfill=True) if width >= 4 else atoms.universal_copy(width * 8)
     across = min(tile[contiguous] // vector, threads)
@@ -116,12 +126,13 @@ class TileLoader:
         self.extent = source.shape
         self.origin = (row_tile * rows, depth)
         self.contiguous = contiguous_mode(source)
-        self.vector = access_elements(source, self.contiguous)
         self.dtype = source.dtype
         layout = shared_tile(self.dtype, rows, depth, self.contiguous, stages)
         self.shared = smem(self.dtype, layout, name="stages")
-        plan = line_copy(self.dtype, tile, self.contiguous, self.vector, threads)
+        widest = access_elements(source, self.contiguous)
+        plan = line_copy(self.dtype, tile, self.contiguous, widest, threads)
         self.atom = plan.atom
+        self.vector = plan.atom.bytes // self.dtype.bytes
         part = plan.get_slice(thread)
         self.source = part.partition_S(source.tile(tile, (row_tile, None)))
         self.destination = part.partition_D(self.shared)

@@ -7,7 +7,7 @@ from typing import Any
 
 from kdsl_core import dtypes as dt
 from kdsl_core.errors import StagingError
-from kdsl_core.ir import Block, Effect, Operand
+from kdsl_core.ir import Block, Effect, Operand, Var
 from kdsl_core.isa import arith, compare
 from kdsl_core.isa.control import IfOp
 from kdsl_core.lang.merge import (
@@ -150,9 +150,11 @@ def _boolean_select(test: Operand, a: Operand, b: Operand) -> Operand:
 
 
 def _is_cheap(block: Block) -> bool:
+    """Whether running a block where it is not asked for costs little and changes nothing."""
     if len(block.ops) > _CHEAP_OPS:
         return False
-    return all(op.effects is Effect.NONE and not op.REGIONS for op in block.ops)
+    pure = all(op.effects is Effect.NONE and not op.REGIONS for op in block.ops)
+    return pure and not any(isinstance(reg, Var) for op in block.ops for reg in op.writes())
 
 
 def _require_truth_value(value: Any, word: str) -> None:

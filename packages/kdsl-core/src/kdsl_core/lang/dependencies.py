@@ -1,61 +1,154 @@
-"""What a trace depends on beyond its arguments: the globals, closures and helpers it reads."""
+"""What a trace read outside of the kernel's function, so that a rebinding is noticed.
+
+A traced kernel may run again only while every global, closure variable, default and helper that
+its code could read is what it was.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-_PLAIN = (int, float, complex, bool, str, bytes, type(None))
-_DEEPEST = 8
+_absent = object()
+# Code of these packages does not change under a running program.
+_LIBRARIES = frozenset(
+    "kdsl_core numpy ml_dtypes builtins math functools itertools typing dataclasses".split()
+)
 
 
-def fingerprint(function: FunctionType, more: Iterable[Any] = ()) -> tuple[Any, ...]:
-    """Equal for two moments at which a trace of `function` would read the same things.
+class Dependencies:
+    """The values that a function could read by name when this was made.
 
-    Follows global names, closures, defaults and helper functions of the author's code; rebinding
-    any of them, or editing a helper and reloading it, gives another fingerprint.
+    Follows globals, attributes of modules, classes and objects, closures, defaults, helper
+    functions, and the contents of lists, dicts and sets. `more` are further roots: static arguments.
     """
-    seen: set[int] = set()
-    return (*_function(function, seen, 0), *(_value(item, seen, 1) for item in more))
+
+    def __init__(self, function: FunctionType, more: Iterable[Any] = ()) -> None:
+        self._bindings: list[tuple[Mapping[str, Any], str, Any]] = []
+        self._cells: list[tuple[Any, Any]] = []
+        self._functions: list[tuple[FunctionType, tuple[Any, ...]]] = []
+        self._contents: list[tuple[Any, list[Any]]] = []
+        self._seen: set[int] = set()
+        self._function(function)
+        for value in more:
+            self._value(value, set(_names(function.__code__)))
+
+    def unchanged(self) -> bool:
+        """Whether every one of them is what it was."""
+        for space, name, value in self._bindings:
+            if space.get(name, _absent) is not value:
+                return False
+        for cell, value in self._cells:
+            if _content(cell) is not value:
+                return False
+        for function, parts in self._functions:
+            if any(a is not b for a, b in zip(_parts(function), parts, strict=True)):
+                return False
+        return all(_same(_items(obj), items) for obj, items in self._contents)
+
+    def _function(self, function: FunctionType) -> None:
+        if id(function) in self._seen:
+            return
+        self._seen.add(id(function))
+        self._functions.append((function, _parts(function)))
+        names = set(_names(function.__code__))
+        for name in sorted(names & function.__globals__.keys()):
+            self._binding(function.__globals__, name, names)
+        for cell in function.__closure__ or ():
+            value = _content(cell)
+            self._cells.append((cell, value))
+            self._value(value, names)
+        defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+        for value in defaults:
+            self._value(value, names)
+
+    def _binding(self, space: Mapping[str, Any], name: str, names: set[str]) -> None:
+        value = space.get(name, _absent)
+        self._bindings.append((space, name, value))
+        self._value(value, names)
+
+    def _value(self, value: Any, names: set[str]) -> None:
+        """What can be read through a value, by the attribute names that the code mentions."""
+        staged = vars_of(value).get("__kdsl_staged__")
+        if staged is not None:
+            value = staged.function
+        if isinstance(value, staticmethod | classmethod):
+            value = value.__func__
+        if isinstance(value, FunctionType):
+            if not _is_library(value.__module__):
+                self._function(value)
+        elif id(value) in self._seen:
+            return
+        elif isinstance(value, list | dict | set | tuple | frozenset):
+            self._container(value, names)
+        elif not _is_library(_home(value)):
+            self._object(value, names)
+
+    def _container(self, value: Any, names: set[str]) -> None:
+        self._seen.add(id(value))
+        items = _items(value)
+        self._contents.append((value, items))
+        for item in items:
+            self._value(item, names)
+
+    def _object(self, value: Any, names: set[str]) -> None:
+        self._seen.add(id(value))
+        spaces = [vars_of(value)]
+        kinds = () if isinstance(value, ModuleType) else _classes(value)
+        spaces += [vars_of(kind) for kind in kinds if not _is_library(kind.__module__)]
+        for space in spaces:
+            for name in sorted(names & space.keys()):
+                self._binding(space, name, names)
 
 
-def _function(function: FunctionType, seen: set[int], depth: int) -> tuple[Any, ...]:
-    if id(function) in seen or depth > _DEEPEST:
-        return (id(function.__code__),)
-    seen.add(id(function))
-    cells = (cell.cell_contents for cell in function.__closure__ or () if _filled(cell))
-    names = sorted(_names(function.__code__))
-    read = (function.__globals__[name] for name in names if name in function.__globals__)
-    inner = (*read, *cells, *(function.__defaults__ or ()))
-    return (id(function.__code__), *(_value(item, seen, depth + 1) for item in inner))
+def vars_of(value: Any) -> Mapping[str, Any]:
+    """The attributes that a value holds itself; none where it has no room for them."""
+    found = getattr(value, "__dict__", None)
+    return found if isinstance(found, Mapping) else {}
 
 
-def _names(code: CodeType) -> set[str]:
-    """Global names that a function and those nested in it mention."""
-    nested = (_names(item) for item in code.co_consts if isinstance(item, CodeType))
-    return set(code.co_names).union(*nested)
+def _classes(value: Any) -> tuple[type, ...]:
+    kind = value if isinstance(value, type) else type(value)
+    return kind.__mro__[1:] if isinstance(value, type) else kind.__mro__
 
 
-def _filled(cell: Any) -> bool:
+def _parts(function: FunctionType) -> tuple[Any, ...]:
+    keywords = function.__kwdefaults__ or {}
+    return function.__code__, function.__defaults__, *keywords.values()
+
+
+def _items(container: Any) -> list[Any]:
+    if isinstance(container, dict):
+        return [part for pair in container.items() for part in pair]
+    return list(container)
+
+
+def _same(now: list[Any], before: list[Any]) -> bool:
+    return len(now) == len(before) and all(a is b for a, b in zip(now, before, strict=True))
+
+
+def _home(value: Any) -> str:
+    if isinstance(value, ModuleType):
+        return value.__name__
+    kind = value if isinstance(value, type) else type(value)
+    return str(getattr(kind, "__module__", ""))
+
+
+def _is_library(module: str | None) -> bool:
+    return (module or "builtins").split(".")[0] in _LIBRARIES
+
+
+def _content(cell: Any) -> Any:
     try:
-        cell.cell_contents  # noqa: B018 — an empty cell raises
+        return cell.cell_contents
     except ValueError:
-        return False
-    return True
+        return _absent
 
 
-def _value(item: Any, seen: set[int], depth: int) -> Any:
-    staged = getattr(item, "__kdsl_staged__", None)
-    if staged is not None:
-        item = staged.function
-    if isinstance(item, FunctionType):
-        ours = item.__module__ or ""
-        return id(item.__code__) if ours.startswith("kdsl_core.") else _function(item, seen, depth)
-    if isinstance(item, ModuleType | type):
-        return id(item)
-    if isinstance(item, _PLAIN):
-        return (type(item).__name__, item)
-    if isinstance(item, tuple) and depth <= _DEEPEST:
-        return tuple(_value(part, seen, depth + 1) for part in item)
-    return id(item)
+def _names(code: CodeType) -> Iterator[str]:
+    """Names of globals and attributes in a code object and those nested in it."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)

@@ -9,13 +9,16 @@ from kdsl_core.errors import ArgumentError
 from kdsl_core.ir import Target, target_of
 from kdsl_core.ir.printer import print_kernel
 from kdsl_core.lang.arguments import Bound, TensorClass, bind, classify
-from kdsl_core.lang.dependencies import fingerprint
+from kdsl_core.lang.dependencies import Dependencies
 from kdsl_core.lang.functions import Staged
 from kdsl_core.lang.launch import Dim3, Launch, extent
 from kdsl_core.lang.signature import Signature
 from kdsl_core.lang.traced import Traced, trace
 from kdsl_core.passes import check_resources, check_target, optimise
 from kdsl_core.ptx import PtxModule, emit
+
+# Traces kept of one specialisation whose globals, closures or helpers were rebound in between.
+_MOST_KEPT = 8
 
 
 class KernelFunction:
@@ -36,8 +39,7 @@ class KernelFunction:
         self.__doc__ = function.__doc__
         self.__module__ = function.__module__
         self.__wrapped__ = function
-        self._traces: dict[Any, Traced] = {}
-        self._modules: dict[Any, PtxModule] = {}
+        self._traces: dict[Any, list[tuple[Dependencies, Traced]]] = {}
 
     def __repr__(self) -> str:
         return f"<kernel {self.__name__}>"
@@ -71,25 +73,35 @@ class KernelFunction:
         block: Dim3,
         cluster: Dim3 | None,
     ) -> tuple[Any, ...]:
-        items = tuple(statics.items())
-        return classes, items, block, cluster, fingerprint(self.staged.function, items)
+        # 1, 1.0 and True are equal keys of a dict, and different code.
+        items = tuple((name, type(value), value) for name, value in statics.items())
+        return classes, items, block, cluster
 
     def _traced(self, key: tuple[Any, ...]) -> Traced:
-        found = self._traces.get(key)
-        if found is None:
-            classes, statics, block, cluster, _ = key
-            found = trace(
-                self.staged,
-                self.signature,
-                classes,
-                dict(statics),
-                block=block,
-                cluster=cluster,
-                min_blocks_per_sm=self.min_blocks_per_sm,
-            )
-            optimise(found.kernel)
-            self._traces[key] = found
-        return found
+        kept = self._traces.setdefault(key, [])
+        for dependencies, traced in kept:
+            if dependencies.unchanged():
+                return traced
+        classes, items, block, cluster = key
+        statics = {name: value for name, _, value in items}
+        dependencies = Dependencies(self.staged.function, statics.values())
+        traced = trace(
+            self.staged,
+            self.signature,
+            classes,
+            statics,
+            block=block,
+            cluster=cluster,
+            min_blocks_per_sm=self.min_blocks_per_sm,
+        )
+        optimise(traced.kernel)
+        kept[:] = [(dependencies, traced), *kept[: _MOST_KEPT - 1]]
+        return traced
+
+    def clear(self) -> None:
+        """Forget what was traced, so that the next use traces again."""
+        self._traces.clear()
+        self._modules.clear()
 
     def ir(self, *args: Any, block: Any, **statics: Any) -> str:
         """The IR as text, for arrays or `kd.spec`s."""
@@ -108,12 +120,12 @@ class KernelFunction:
 
     def built(self, traced: Traced, target: Target, lines: bool = False) -> PtxModule:
         """The PTX of a trace for a target."""
-        key = (id(traced), target, lines)
-        module = self._modules.get(key)
+        module: PtxModule | None = traced.modules.get((target, lines))
         if module is None:
             check_target(traced.kernel, target)
             check_resources(traced.kernel, target)
-            module = self._modules[key] = emit(traced.kernel, target, lines=lines)
+            module = emit(traced.kernel, target, lines=lines)
+            traced.modules[target, lines] = module
         return module
 
     def ptx(self, *args: Any, target: str | Target, block: Any, **statics: Any) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kdsl_core.errors import ArgumentError
 from kdsl_core.ir import target_of
-from kdsl_core.lang.arguments import ArrayFacts, Bound, bind
+from kdsl_core.lang.arguments import Bound, bind
 from kdsl_core.lang.host import runtime
 
 if TYPE_CHECKING:
@@ -78,13 +78,11 @@ class Launch:
         block = extent(self.block, "block")
         cluster = None if self.cluster is None else extent(self.cluster, "cluster")
         traced = self.kernel.trace(bound, block, cluster)
-        module = self.kernel.built(traced, target_of(host.device(device).target))
+        loaded = traced.loaded.get(device)
+        if loaded is None:
+            module = self.kernel.built(traced, target_of(host.device(device).target))
+            loaded = traced.loaded[device] = host.load(module, device)
         stream = self.stream
         if stream is None:
             stream = host.launch_stream(bound.arrays.values(), device)
-        loaded = host.load(module, device)
         loaded.launch(grid, block, traced.values(bound), stream, cluster)
-
-
-def _place(facts: ArrayFacts) -> str:
-    return ":".join(map(str, facts.device))

@@ -21,6 +21,10 @@ Names = dict[str, Any]
 IfSpec = tuple[tuple[str, int, int, bool], ...]  # name, line in then, line in else, live behind
 LoopSpec = tuple[tuple[str, int, bool, bool], ...]  # name, line, needed, whether it is the target
 _TRUE = Const(dt.boolean, True)
+# Under these keys a trace keeps its open regions, and the places of `while` loops that turned out
+# to be the kernel's.
+OPEN_REGIONS = "regions"
+KERNEL_WHILES = "kernel_whiles"
 
 
 class Leave(BaseException):
@@ -37,7 +41,7 @@ class Retrace(BaseException):
 
 def open_regions() -> list[Region]:
     """The regions of kernel control flow around the code being traced, outermost first."""
-    return current().facts.setdefault("regions", []) if is_tracing() else []
+    return current().facts.setdefault(OPEN_REGIONS, []) if is_tracing() else []
 
 
 def truth(test: Any) -> bool | Operand:
@@ -316,7 +320,7 @@ class WhileLoop(Loop):
         super().__init__(spec, file, site, has_else, names)
         self.pending = True
         self._holds: bool | Operand = True
-        self._forced = is_tracing() and site in current().facts.setdefault("kernel_whiles", set())
+        self._forced = is_tracing() and site in current().facts.get(KERNEL_WHILES, ())
         self._trial = Block()
         if is_tracing():
             builder().open(self._trial)

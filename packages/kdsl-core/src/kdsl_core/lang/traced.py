@@ -8,11 +8,13 @@ from typing import Any
 
 from kdsl_core import dtypes as dt
 from kdsl_core.dtypes import DType
+from kdsl_core.errors import StagingError
 from kdsl_core.ir import Kernel, Param, Target, Value
 from kdsl_core.lang.arguments import ArrayFacts, Bound, TensorClass
 from kdsl_core.lang.functions import Staged
+from kdsl_core.lang.regions import KERNEL_WHILES, Retrace
 from kdsl_core.lang.scalar import Scalar
-from kdsl_core.lang.signature import Signature
+from kdsl_core.lang.signature import Parameter, Signature
 from kdsl_core.lang.tensor import Tensor
 from kdsl_core.lang.tracer import Tracer, tracing
 from kdsl_core.layout import Layout
@@ -21,14 +23,20 @@ from kdsl_core.loc import Loc
 # Where a parameter's value comes from at launch: ("pointer", array), ("size", array, mode),
 # ("stride", array, mode) or ("scalar", name).
 Origin = tuple[Any, ...]
+_MOST_RETRACES = 64
 
 
 @dataclass(eq=False)
 class Traced:
-    """A traced kernel and where its parameters' values come from."""
+    """A traced kernel, where its parameters' values come from, and what was built of it.
+
+    `modules` holds PTX by target, `loaded` what a GPU runs by device.
+    """
 
     kernel: Kernel
     origins: list[Origin] = field(default_factory=list)
+    modules: dict[Any, Any] = field(default_factory=dict)
+    loaded: dict[int, Any] = field(default_factory=dict)
 
     def values(self, bound: Bound) -> list[int | float]:
         """The parameters' values for a call."""
@@ -57,20 +65,42 @@ def trace(
     min_blocks_per_sm: int | None = None,
 ) -> Traced:
     """Trace a kernel for one class of arguments."""
-    name = staged.function.__name__
-    kernel = Kernel(name, block, cluster_dim=cluster, min_blocks_per_sm=min_blocks_per_sm)
-    traced = Traced(kernel)
-    tracer = Tracer(kernel, target)
-    with tracing(tracer):
-        tensors = _tensors(traced, classes)
-        args, kwargs = _arguments(traced, signature, tensors, statics)
-        __kdsl_trace_root__(staged, args, kwargs)
-    return traced
+    whiles: set[str] = set()
+    for _ in range(_MOST_RETRACES):
+        kernel = Kernel(
+            signature.name, block, cluster_dim=cluster, min_blocks_per_sm=min_blocks_per_sm
+        )
+        traced = Traced(kernel)
+        tracer = Tracer(kernel, target, {KERNEL_WHILES: whiles})
+        try:
+            with tracing(tracer):
+                tensors = _tensors(traced, classes)
+                args, kwargs = _arguments(traced, signature, tensors, statics)
+                __kdsl_trace_root__(staged, args, kwargs)
+        except Retrace as again:
+            whiles.add(again.site)
+            continue
+        return traced
+    raise StagingError(
+        f"{signature.name} has more than {_MOST_RETRACES} `while` loops whose tests become values "
+        "of the kernel late",
+        code="K344",
+        loc=location_of(staged),
+        fix="start the loops' variables with kernel values",
+    )
 
 
 def __kdsl_trace_root__(staged: Staged, args: list[Any], kwargs: dict[str, Any]) -> None:
     """Locations end here: what called the kernel is not part of it."""
-    staged(*args, **kwargs)
+    try:
+        staged(*args, **kwargs)
+    except RecursionError as problem:
+        raise StagingError(
+            f"{staged.function.__qualname__} calls itself without an end that Python can decide",
+            code="K345",
+            loc=location_of(staged),
+            fix="recurse on Python values only; use a loop for values of the kernel",
+        ) from problem
 
 
 def _parameter(traced: Traced, name: str, dtype: DType, origin: Origin, tensor: Any = None) -> Value:
@@ -130,8 +160,7 @@ def _arguments(
         if parameter.kind == "static":
             value = statics[parameter.name]
         elif parameter.kind == "scalar":
-            origin = ("scalar", parameter.name)
-            value = Scalar(_parameter(traced, parameter.name, parameter.dtype, origin))
+            value = _scalar(traced, parameter)
         else:
             value = tensors[parameter.name]
         if parameter.keyword:
@@ -139,6 +168,14 @@ def _arguments(
         else:
             args.append(value)
     return args, kwargs
+
+
+def _scalar(traced: Traced, parameter: Parameter) -> Scalar:
+    """A number; a truth value travels as a byte, for PTX has no predicate parameters."""
+    truth = parameter.dtype is dt.boolean
+    dtype = dt.u8 if truth else parameter.dtype
+    value = _parameter(traced, parameter.name, dtype, ("scalar", parameter.name))
+    return Scalar(value) != 0 if truth else Scalar(value)
 
 
 def location_of(staged: Staged) -> Loc:
