@@ -54,7 +54,7 @@ def test_bounds_make_divisions_vanish(kernel: Kernel) -> None:
     """A thread index below 32 divided by 32 is 0, and its remainder is itself."""
     lane = index(bound=32)
     assert (lane % 32) is lane
-    assert (lane // 32).operand.value == 0  # type: ignore[union-attr] # a constant
+    assert (lane // 32).operand.value == 0  # type: ignore[union-attr] # the operand is a constant
     assert kernel.body.ops == []
 
 

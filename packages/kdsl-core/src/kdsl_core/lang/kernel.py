@@ -101,7 +101,6 @@ class KernelFunction:
     def clear(self) -> None:
         """Forget what was traced, so that the next use traces again."""
         self._traces.clear()
-        self._modules.clear()
 
     def ir(self, *args: Any, block: Any, **statics: Any) -> str:
         """The IR as text, for arrays or `kd.spec`s."""

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from kdsl_core import dtypes as dt
 from kdsl_core.dtypes import DType
 from kdsl_core.errors import StagingError
-from kdsl_core.ir import Block, Operand, Var
+from kdsl_core.ir import Block, Const, Operand, Var
 from kdsl_core.isa import register
 from kdsl_core.lang.scalar import Scalar, as_scalar
 from kdsl_core.lang.tracer import builder
@@ -125,7 +125,7 @@ class Arm:
     site: Site
 
 
-def join(name: str, then: Arm, otherwise: Arm) -> Any:
+def join(name: str, then: Arm, otherwise: Arm, before: Any = None) -> Any:
     """The value of a name behind a branch that was just appended.
 
     Where the arms differ, each gets a last assignment to one register variable.
@@ -139,8 +139,26 @@ def join(name: str, then: Arm, otherwise: Arm) -> Any:
         notes = (f"it is bound at {where}", f"and has no value through {missing.site}")
         return Poison(name, "is bound on one path only", *notes)
     if len(arms) == 1:
-        return arms[0].value
+        return _carried_out(name, arms[0].block, arms[0].value, before)
     return _meet(name, then, otherwise, then.value, otherwise.value)
+
+
+def _carried_out(name: str, block: Block | None, value: Any, before: Any) -> Any:
+    """The value from the only path that goes on, moved out of the block that computed it."""
+    if isinstance(value, tuple):
+        old = before if isinstance(before, tuple) and len(before) == len(value) else value
+        parts = [
+            _carried_out(f"{name}[{i}]", block, part, None if old is value else old[i])
+            for i, part in enumerate(value)
+        ]
+        return tuple(parts) if type(value) is tuple else type(value)(*parts)
+    if not isinstance(value, Scalar) or isinstance(value._base, Const) or same(value, before):
+        return value
+    assert block is not None
+    var = register.declare(builder(), value.dtype, hint=name)
+    with builder().inside(block):
+        register.assign(builder(), var, value.operand)
+    return with_common_facts(register.snapshot(builder(), var), value, value)
 
 
 def _meet(name: str, then: Arm, otherwise: Arm, a: Any, b: Any) -> Any:

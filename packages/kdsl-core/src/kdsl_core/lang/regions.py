@@ -56,6 +56,10 @@ def truth(test: Any) -> bool | Operand:
     return compare.compare(builder(), "ne", operand, Const(operand.dtype, 0))
 
 
+def _constant(value: bool) -> Const:
+    return _TRUE if value else Const(dt.boolean, False)
+
+
 class Region:
     """Something that may be kernel control flow: `kernel` says whether it is.
 
@@ -159,7 +163,7 @@ class Branch(Region):
             value = bound.get(name, self._start(name, then_line or else_line))
             block = None if self._ends[arm] else self._blocks[arm]
             arms.append(Arm(block, value, Site(self._file, at or line)))
-        return join(name, *arms)
+        return join(name, *arms, self.before.get(name))
 
 
 class Loop(Region):
@@ -171,6 +175,7 @@ class Loop(Region):
         self.depth = len(open_regions())
         self.before = names
         self._over = False
+        self._broken = False
         self._returns: Frame | None = None
 
     def _begin(self) -> None:
@@ -235,6 +240,8 @@ class Loop(Region):
         )
         if self._returns is not None:
             self._returns.leave_again()
+            if self._condition() is _TRUE and not self._broken:
+                raise Leave  # it ends by return only
         where = "when the loop runs no iteration"
         return tuple(self._value(name, at, where) for name, at, _, _ in self._spec)
 
@@ -263,6 +270,7 @@ class Loop(Region):
                 self._undecided(word)
             return True
         self._store(names)
+        self._broken = self._broken or op is BreakOp
         builder().append(op(loc=here()))
         raise Leave
 
@@ -341,7 +349,7 @@ class WhileLoop(Loop):
     def head(self, test: Any) -> None:
         """Take the test as it is computed before each iteration."""
         decided = truth(test)
-        self._holds = Const(dt.boolean, decided) if isinstance(decided, bool) else decided
+        self._holds = _constant(decided) if isinstance(decided, bool) else decided
         builder().close()
         builder().open(self._body)
 
@@ -389,18 +397,23 @@ class Frame(Region):
     def give(self, value: Any, *whiles: WhileLoop) -> Any:
         """`return value`: at once where Python decides, else traced."""
         if not is_tracing() or len(open_regions()) == self._base:
+            if self._kind == "kernel":
+                _refuse_value(value)
             self._value = value
             return self.result() if not self._recorded else self._last(value)
         for loop in whiles:
             if not loop.kernel and len(open_regions()) > loop.depth:
                 raise Retrace(loop.site)
+        loops = [region for region in open_regions()[self._base :] if isinstance(region, Loop)]
+        for loop in loops:
+            loop.returns(self)
         if self._kind == "kernel":
-            if value is not None:
-                raise _returns_value()
+            _refuse_value(value)
             builder().append(ReturnOp(loc=here()))
             raise Leave
         self._record(value)
-        self._raise_flag()
+        if loops:
+            self._raise_flag()
         builder().append(BreakOp(loc=here()))
         raise Leave
 
@@ -409,20 +422,16 @@ class Frame(Region):
         return self.result()
 
     def _raise_flag(self) -> None:
-        loops = [r for r in open_regions()[self._base :] if isinstance(r, Loop)]
-        if not loops:
-            return
         b = builder()
         if self._flag is None:
             with b.inside(self._parent):
                 self._flag = register.declare(b, dt.boolean, Const(dt.boolean, False), "returned")
         register.assign(b, self._flag, _TRUE)
-        for loop in loops:
-            loop.returns(self)
 
     def leave_again(self) -> None:
         """Behind a loop that was left by a return: leave what is around it too."""
-        assert self._flag is not None
+        if self._flag is None:
+            return  # a kernel's return needs no help
         then = Block()
         with builder().inside(then):
             builder().append(BreakOp(loc=here()))
@@ -450,13 +459,14 @@ class Frame(Region):
         _assign_tree(self._held, value)
 
 
-def _returns_value() -> StagingError:
-    return StagingError(
-        "a kernel returns no value",
-        code="K328",
-        loc=here(),
-        fix="store the result to a tensor argument; helpers under @kd.func may return values",
-    )
+def _refuse_value(value: Any) -> None:
+    if value is not None:
+        raise StagingError(
+            f"a kernel returns no value, got {value!r}",
+            code="K328",
+            loc=here(),
+            fix="store the result to a tensor argument; helpers under @kd.func may return values",
+        )
 
 
 def _declared_like(value: Any) -> Any:
