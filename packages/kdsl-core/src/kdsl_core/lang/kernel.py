@@ -139,7 +139,7 @@ class KernelFunction:
         from kdsl_core.lang.host import runtime
 
         module = self.module(*args, target=target, block=block, **statics)
-        payload: bytes = runtime("building a cubin").builds.build(module).payload
+        payload: bytes = runtime("building a cubin").build(module).payload
         return payload
 
     def keys(self, *args: Any, block: Any, **statics: Any) -> list[str]:

@@ -80,7 +80,7 @@ class Launch:
         traced = self.kernel.trace(bound, block, cluster)
         loaded = traced.loaded.get(device)
         if loaded is None:
-            module = self.kernel.built(traced, target_of(host.device(device).target))
+            module = self.kernel.built(traced, target_of(host.driver.device(device).target))
             loaded = traced.loaded[device] = host.load(module, device)
         stream = self.stream
         if stream is None:

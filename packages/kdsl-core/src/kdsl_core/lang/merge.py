@@ -70,6 +70,10 @@ class Poison:
     __int__ = __float__ = __index__ = __str__ = __format__ = __enter__ = _refuse
 
 
+class Dead(Poison):
+    """What a name holds where no path reads it again."""
+
+
 def is_number(value: Any) -> bool:
     """Whether a value is a plain Python number."""
     return type(value) in (bool, int, float)
@@ -230,6 +234,10 @@ class Carried:
 
     def write(self, value: Any) -> None:
         """Set the registers to the value at the end of an iteration."""
+        if isinstance(value, Dead):
+            return  # nothing reads it from here on
+        if isinstance(value, Poison):
+            value._refuse()
         if not same(value, self.read_last):
             self._write(self.name, self.held, value)
 

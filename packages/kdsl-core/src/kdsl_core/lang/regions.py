@@ -11,7 +11,7 @@ from kdsl_core.errors import StagingError
 from kdsl_core.ir import Block, Const, Operand, Var
 from kdsl_core.isa import arith, compare, register
 from kdsl_core.isa.control import BreakOp, ContinueOp, IfOp, LoopOp, ReturnOp
-from kdsl_core.lang.merge import Arm, Carried, Poison, Site, fitted, is_number, join
+from kdsl_core.lang.merge import Arm, Carried, Dead, Poison, Site, fitted, is_number, join
 from kdsl_core.lang.ranges import Range
 from kdsl_core.lang.scalar import Scalar
 from kdsl_core.lang.tracer import builder, current, is_tracing
@@ -145,16 +145,15 @@ class Branch(Region):
         assert not isinstance(self._test, bool)
         op = IfOp(condition=self._test, then=then, otherwise=otherwise, loc=self._line)
         builder().append(op)
-        values = tuple(self._joined(names, *entry) for entry in self._spec)
         if all(self._ends):
             raise Leave
-        return values
+        return tuple(self._joined(names, *entry) for entry in self._spec)
 
     def _joined(
         self, names: Names, name: str, then_line: int, else_line: int, live: bool
     ) -> Any:
         if not live:
-            return Poison(name, "has no value here")
+            return Dead(name, "has no value here")
         line = self._line.line if self._line else 0
         arms = []
         for arm, (bound, at) in enumerate(
