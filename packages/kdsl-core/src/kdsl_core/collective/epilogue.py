@@ -8,10 +8,10 @@ from typing import Any
 
 from kdsl_core import dtypes as dt
 from kdsl_core.collective.tiles import access_elements
-from kdsl_core.lang.functions import func
-from kdsl_core.lang.ranges import Range
 from kdsl_core.lang.copy import copy
+from kdsl_core.lang.functions import func
 from kdsl_core.lang.memory import recast, smem
+from kdsl_core.lang.ranges import Range
 from kdsl_core.lang.scalar import Scalar, as_scalar
 from kdsl_core.lang.tensor import Tensor
 from kdsl_core.lang.tiled import TiledMma
@@ -85,7 +85,14 @@ class EpilogueStage:
 
 
 @func
-def _store_slab(stage, c, origin, function, extras):  # type: ignore[no-untyped-def] # kernel code
+def _store_slab(
+    stage: EpilogueStage,
+    c: Tensor,
+    origin: tuple[Any, Any],
+    function: Callable[..., Any],
+    extras: tuple[Tensor, ...],
+) -> None:
+    turn: Any
     for turn in Range(-(-stage.rows // stage.step)):
         row = stage.row + turn * stage.step
         if stage.rows % stage.step == 0 or row < stage.rows:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Literal
+
 from kdsl_core.collective.fragments import FragmentLoader
 from kdsl_core.collective.tiles import access_elements, contiguous_mode, line_copy, shared_tile
 from kdsl_core.lang.copy import convert_fragment, copy
@@ -21,7 +24,10 @@ def mma_tile(mma: TiledMma, a: Tensor, b: Tensor, acc: Tensor) -> None:
     Memory: stages both tiles in shared memory, with a barrier before and after.
     """
     thread = thread_rank()
-    operands = (("A", a, mma.make_fragment_A), ("B", b, mma.make_fragment_B))
+    operands: tuple[tuple[Literal["A", "B"], Tensor, Callable[..., Tensor]], ...] = (
+        ("A", a, mma.make_fragment_A),
+        ("B", b, mma.make_fragment_B),
+    )
     loaders = []
     sync_threads()
     for name, tile, make in operands:
@@ -44,11 +50,12 @@ def mma_tile(mma: TiledMma, a: Tensor, b: Tensor, acc: Tensor) -> None:
 
 def _staged(name: str, tile: Tensor, contiguous: int) -> Tensor:
     """The shared tile of an operand, one for all calls with its shape in a kernel."""
-    facts, key = current().facts, ("mma_tile", name, tile.dtype, tile.shape, contiguous)
+    facts, key = current().facts, f"mma_tile {name} {tile.dtype} {tile.shape} {contiguous}"
     if key not in facts:
-        layout = shared_tile(tile.dtype, *tile.shape, contiguous)
-        facts[key] = smem(tile.dtype, layout, name=name)
-    return facts[key]
+        rows, depth = tile.shape
+        facts[key] = smem(tile.dtype, shared_tile(tile.dtype, rows, depth, contiguous), name=name)
+    staged: Tensor = facts[key]
+    return staged
 
 
 def store_tile(mma: TiledMma, acc: Tensor, c: Tensor) -> None:

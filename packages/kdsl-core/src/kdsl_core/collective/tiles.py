@@ -154,7 +154,8 @@ class TileLoader:
 
     def _inside(self, index: int, k_tile: Any) -> Scalar:
         row, k = self._place(index, k_tile)
-        return as_scalar(row < self.extent[0]) & (k < self.extent[1])
+        inside: Scalar = as_scalar(row < self.extent[0]) & (k < self.extent[1])
+        return inside
 
     def _valid(self, index: int, k_tile: Any) -> Scalar:
         """How many elements of the vector at `index` lie inside the matrix."""
@@ -164,4 +165,4 @@ class TileLoader:
             left: Any = where(place[along] < extent[along], self.vector, 0)
         else:
             left = minimum(maximum(extent[along] - place[along], 0), self.vector)
-        return where(place[across] < extent[across], left, 0)
+        return as_scalar(where(place[across] < extent[across], left, 0))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from kdsl_core.dtypes import DType
 from kdsl_core.ir.block import Block, Kernel
 from kdsl_core.ir.op import Effect, Op
-from kdsl_core.ir.value import Operand, Value, Var
+from kdsl_core.ir.value import Value, Var
 from kdsl_core.loc import Loc, here
 
 OpT = TypeVar("OpT", bound=Op)
@@ -81,13 +81,7 @@ class Builder:
         key = op.key()
         for known in reversed(self._known):
             if key in known:
-                return known[key]
+                return cast(OpT, known[key])
         self.append(op)
         self._known[-1][key] = op
         return op
-
-
-def single(operands: Iterator[Operand]) -> Operand:
-    """The only operand of an iterator."""
-    (operand,) = operands
-    return operand

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from kdsl_core.errors import VerifyError
 from kdsl_core.ir.target import BASELINE, Need
-from kdsl_core.ir.value import Const, Operand, Reg
+from kdsl_core.ir.value import Const, Operand, Value, Var
 from kdsl_core.loc import Loc
 
 if TYPE_CHECKING:
@@ -93,9 +93,9 @@ class Op:
         """Operands that it reads, in field order."""
         return self._operands(self.READS)
 
-    def writes(self) -> Iterator[Reg]:
+    def writes(self) -> Iterator[Value | Var]:
         """Registers that it writes, in field order."""
-        return (reg for reg in self._operands(self.WRITES) if isinstance(reg, Reg))
+        return (reg for reg in self._operands(self.WRITES) if not isinstance(reg, Const))
 
     def regions(self) -> Iterator[Block]:
         """Nested blocks, in field order."""

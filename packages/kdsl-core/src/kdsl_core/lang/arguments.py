@@ -24,12 +24,29 @@ _LARGEST_I32 = 2**31 - 1
 class ArrayFacts(Protocol):
     """What is known of an array argument; strides in elements."""
 
-    pointer: int
-    dtype: DType
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    device: tuple[str, int]
-    owner: Any
+    @property
+    def pointer(self) -> int:
+        """Address of element 0."""
+
+    @property
+    def dtype(self) -> DType:
+        """Element type."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Extents."""
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Steps, in elements."""
+
+    @property
+    def device(self) -> tuple[str, int]:
+        """("cpu", 0), ("cuda", index) or ("spec", 0)."""
+
+    @property
+    def owner(self) -> Any:
+        """What keeps the memory alive."""
 
 
 @dataclass(frozen=True)

@@ -97,8 +97,10 @@ class Dependencies:
         spaces = [vars_of(value)]
         kinds = () if isinstance(value, ModuleType) else _classes(value)
         spaces += [vars_of(kind) for kind in kinds if not _is_library(kind.__module__)]
+        # A name that one of them lacks may come to hide another's.
+        held = sorted(names & set().union(*spaces))
         for space in spaces:
-            for name in sorted(names & space.keys()):
+            for name in held:
                 self._binding(space, name, names)
 
 

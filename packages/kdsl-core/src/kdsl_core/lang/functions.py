@@ -18,6 +18,7 @@ from kdsl_core.lang.stage import STAGE
 
 # Every __future__ flag; annotations stay text, as the author's file has them.
 _FUTURE_FLAGS = 0x1FF0000
+_INNER = "__kd_function"
 
 
 class Staged:
@@ -88,11 +89,14 @@ def _compile(node: ast.FunctionDef, function: FunctionType, file: str) -> CodeTy
     factory = ast.parse(f"def factory({', '.join(free)}): pass")
     outer = factory.body[0]
     assert isinstance(outer, ast.FunctionDef)
+    # Under its own name the function would see itself where the module may have something else.
+    name, node.name = node.name, _INNER
     outer.body = [node]
     ast.fix_missing_locations(factory)
     flags = function.__code__.co_flags & _FUTURE_FLAGS
     module = compile(factory, file, "exec", flags, dont_inherit=True)
-    return _nested(_nested(module, "factory"), node.name)
+    code = _nested(_nested(module, "factory"), _INNER)
+    return code.replace(co_name=name, co_qualname=function.__qualname__)
 
 
 def _nested(code: CodeType, name: str) -> CodeType:

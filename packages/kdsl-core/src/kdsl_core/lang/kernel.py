@@ -84,7 +84,6 @@ class KernelFunction:
                 return traced
         classes, items, block, cluster = key
         statics = {name: value for name, _, value in items}
-        dependencies = Dependencies(self.staged.function, statics.values())
         traced = trace(
             self.staged,
             self.signature,
@@ -95,6 +94,8 @@ class KernelFunction:
             min_blocks_per_sm=self.min_blocks_per_sm,
         )
         optimise(traced.kernel)
+        # Taken afterwards: meta code may have filled a cache of its own.
+        dependencies = Dependencies(self.staged.function, statics.values())
         kept[:] = [(dependencies, traced), *kept[: _MOST_KEPT - 1]]
         return traced
 

@@ -83,9 +83,9 @@ def recast(tensor: Tensor, dtype: DType, layout: Any) -> Tensor:
 def _elements(layout: Layout | ComposedLayout) -> int:
     """Elements that an allocation for `layout` spans: whole periods of its swizzle."""
     if isinstance(layout, Layout):
-        return cosize(layout)
+        return int(cosize(layout))
     period = swizzle_period(layout.outer)
-    return -(-(layout.offset + cosize(layout.inner)) // period) * period
+    return int(-(-(layout.offset + cosize(layout.inner)) // period) * period)
 
 
 def _require_static(layout: Layout | ComposedLayout, where: str) -> None:

@@ -36,8 +36,11 @@ class Site:
         return f"{os.path.basename(self.file)}:{self.line}: {text}"
 
 
-class Poison:
-    """What a name holds where it has no value on some path; every use of it is an error."""
+class Poison(Scalar):
+    """What a name holds where it has no value on some path; every use of it is an error.
+
+    It is a scalar without an operand, so that whatever takes scalars comes to ask and is told.
+    """
 
     __slots__ = ("_message", "_notes")
 
@@ -81,8 +84,8 @@ def is_number(value: Any) -> bool:
 
 def same(a: Any, b: Any) -> bool:
     """Whether two values are one and the same as far as kernel code can tell."""
-    if a is b:
-        return True
+    if a is b or isinstance(a, Poison) or isinstance(b, Poison):
+        return a is b
     if isinstance(a, Scalar) and isinstance(b, Scalar):
         return a._base is b._base and a.plus == b.plus
     if isinstance(a, tuple) and type(a) is type(b) and len(a) == len(b):

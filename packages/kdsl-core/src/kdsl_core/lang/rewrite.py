@@ -17,6 +17,7 @@ _MUTATORS = frozenset(
     "add append appendleft clear discard extend insert pop popitem popleft remove reverse "
     "setdefault sort update".split()
 )
+_KEYWORDS = {ast.If: 2, ast.For: 3, ast.While: 5, ast.With: 4, ast.Assert: 6, ast.Return: 6}
 _LEAVES = (ast.Break, ast.Continue, ast.Return)
 
 
@@ -327,8 +328,19 @@ class _Placed(ast.NodeTransformer):
         if isinstance(node, ast.Name) and node.id in self._parts:
             return self._parts[node.id]
         if hasattr(node, "lineno"):
-            ast.copy_location(node, self._place)
+            _locate(node, self._place)
         return super().generic_visit(node)
+
+
+def _locate(node: ast.AST, place: ast.AST) -> None:
+    """Give a node a place of the text; of several lines, the keyword that begins them.
+
+    Python dates a call that spans lines by its last one, which is not where a statement begins.
+    """
+    ast.copy_location(node, place)
+    if isinstance(place, ast.stmt) and place.end_lineno != place.lineno:
+        node.end_lineno = place.lineno
+        node.end_col_offset = place.col_offset + _KEYWORDS.get(type(place), 1)
 
 
 def _bare(arguments: ast.arguments) -> ast.arguments:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from kdsl_core.dtypes import DType
+from kdsl_core.dtypes import DType, i32
 from kdsl_core.errors import KdslError, LayoutError, StagingError, TypeMismatch
 from kdsl_core.ir import Operand
 from kdsl_core.lang.engine import (
@@ -49,7 +49,7 @@ class Tensor:
         self,
         engine: Pointer | Registers | Coordinates,
         layout: Layout,
-        dtype: DType | None,
+        dtype: DType,
         offset: Any = 0,
         swizzle: Swizzle | None = None,
     ) -> None:
@@ -75,10 +75,13 @@ class Tensor:
         name: str = "",
     ) -> Tensor:
         """A tensor over memory at `address`, whose alignment in bytes is known to be `align`."""
-        swizzle, offset = None, 0
+        swizzle: Swizzle | None = None
+        offset: Any = 0
+        plain = layout
         if isinstance(layout, ComposedLayout):
-            swizzle, offset, layout = layout.outer, layout.offset, layout.inner
-        return cls(Pointer(space, address, align, name), layout, dtype, offset, swizzle)
+            swizzle, offset, plain = layout.outer, layout.offset, layout.inner
+        assert isinstance(plain, Layout)
+        return cls(Pointer(space, address, align, name), plain, dtype, offset, swizzle)
 
     # -- shape -------------------------------------------------------------------------------
     @property
@@ -155,15 +158,13 @@ class Tensor:
     def load_vector(self, coord: Any, count: int, pred: Any = None) -> list[Scalar]:
         """`count` elements that follow one another in memory, from `coord` on."""
         pointer = self._pointer("loaded from")
-        return load_elements(
-            self.place(coord), pointer.space, self._typed(), count, operand_of(pred)
-        )
+        return load_elements(self.place(coord), pointer.space, self.dtype, count, operand_of(pred))
 
     def store_vector(self, coord: Any, values: list[Any], pred: Any = None) -> None:
         """Set elements that follow one another in memory, from `coord` on."""
         pointer = self._pointer("stored to")
         scalars = [self._fitting(value) for value in values]
-        store_elements(self.place(coord), pointer.space, self._typed(), scalars, operand_of(pred))
+        store_elements(self.place(coord), pointer.space, self.dtype, scalars, operand_of(pred))
 
     def fill(self, value: Any) -> Tensor:
         """Set every element of a register tensor; returns the tensor."""
@@ -182,7 +183,7 @@ class Tensor:
         engine = self.engine
         if dtype is self.dtype:
             return self
-        if not isinstance(engine, Registers) or dtype.bits != self._typed().bits:
+        if not isinstance(engine, Registers) or dtype.bits != self.dtype.bits:
             raise TypeMismatch(
                 f"{self!r} cannot be read as {dtype}", code="K217", loc=here(),
                 fix="reinterpret registers of equal width, or convert elements with .to()",
@@ -193,7 +194,7 @@ class Tensor:
     def place(self, coord: Any) -> Place:
         """The address of an element."""
         pointer = self._pointer("addressed")
-        return pointer.place(self._offset_at(coord), self._typed(), self.swizzle)
+        return pointer.place(self._offset_at(coord), self.dtype, self.swizzle)
 
     def index(self, coord: Any) -> int:
         """The static register index of an element."""
@@ -263,12 +264,8 @@ class Tensor:
             fix="use its elements t[i], or kd.copy",
         )
 
-    def _typed(self) -> DType:
-        assert self.dtype is not None, "tensors of coordinates have no memory"
-        return self.dtype
-
     def _fitting(self, value: Any) -> Scalar:
-        dtype = self._typed()
+        dtype = self.dtype
         scalar = value if isinstance(value, Scalar) else as_scalar(value, dtype)
         if scalar.dtype is not dtype:
             raise TypeMismatch(
@@ -289,7 +286,7 @@ def operand_of(pred: Any) -> Operand | None:
 
 def identity_tensor(shape: Any) -> Tensor:
     """The tensor whose element at a coordinate is that coordinate."""
-    return Tensor(Coordinates(), make_identity_layout(shape), None, ArithmeticTuple())
+    return Tensor(Coordinates(), make_identity_layout(shape), i32, ArithmeticTuple())
 
 
 def coordinate_of(index: Any, shape: Any) -> Any:

@@ -74,9 +74,7 @@ def trace(
         tracer = Tracer(kernel, target, {KERNEL_WHILES: whiles})
         try:
             with tracing(tracer):
-                tensors = _tensors(traced, classes)
-                args, kwargs = _arguments(traced, signature, tensors, statics)
-                __kdsl_trace_root__(staged, args, kwargs)
+                __kdsl_trace_root__(traced, staged, signature, classes, statics)
         except Retrace as again:
             whiles.add(again.site)
             continue
@@ -90,8 +88,16 @@ def trace(
     )
 
 
-def __kdsl_trace_root__(staged: Staged, args: list[Any], kwargs: dict[str, Any]) -> None:
+def __kdsl_trace_root__(
+    traced: Traced,
+    staged: Staged,
+    signature: Signature,
+    classes: Sequence[TensorClass],
+    statics: dict[str, Any],
+) -> None:
     """Locations end here: what called the kernel is not part of it."""
+    tensors = _tensors(traced, classes)
+    args, kwargs = _arguments(traced, signature, tensors, statics)
     try:
         staged(*args, **kwargs)
     except RecursionError as problem:
@@ -175,7 +181,7 @@ def _scalar(traced: Traced, parameter: Parameter) -> Scalar:
     truth = parameter.dtype is dt.boolean
     dtype = dt.u8 if truth else parameter.dtype
     value = _parameter(traced, parameter.name, dtype, ("scalar", parameter.name))
-    return Scalar(value) != 0 if truth else Scalar(value)
+    return Scalar(value).to(dt.u32) != 0 if truth else Scalar(value)
 
 
 def location_of(staged: Staged) -> Loc:
