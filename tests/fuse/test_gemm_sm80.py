@@ -136,6 +136,18 @@ def test_plans_fit_every_target(dtype: str, precision: str) -> None:
         assert block[0] == config.threads <= 1024
 
 
+@pytest.mark.parametrize("majors", ("TN", "NT"))
+@pytest.mark.parametrize("name", ("bf16", "tf32"))
+def test_no_bank_conflicts(name: str, majors: str) -> None:
+    """Shared memory takes no wavefront too many, and global memory no sector too many."""
+    a, b = operands(64, 64, 64, TYPES[name], majors)
+    statics = {"epilogue": identity, "config": SMALL[name]}
+    c = np.zeros((64, 64), a.dtype)
+    result = kd.simulate(gemm_sm80, grid=1, block=128, args=(a, b, c), kwargs=statics)
+    assert result.profile.bank_conflicts == 0
+    assert result.profile.sector_efficiency == 1.0
+
+
 @pytest.mark.parametrize("target", ("sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120"))
 def test_assembles_without_spills(target: str) -> None:
     """Every planned configuration builds on every target, and keeps its registers."""

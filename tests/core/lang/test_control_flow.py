@@ -275,8 +275,7 @@ def early_return(loop, x, y):
 def return_in_both_arms(loop, x, y):
     if x > y:
         return x
-    else:
-        return y
+    return y
 
 
 @case

@@ -220,3 +220,69 @@ def test_what_a_kernel_becomes_without_a_gpu() -> None:
     assert ".target sm_90" in scaled.ptx(spec, spec, target="sm_90", block=32)
     with pytest.raises(TypeError, match="target"):
         scaled.ptx(spec, spec, block=32)
+
+
+def test_keys_read_well() -> None:
+    """A key names the kernel, the block and each argument's class."""
+    (key,) = key_kernel.keys(BASE, block=(32, 2), tile=4)
+    assert key == "key_kernel[(32, 2, 1)](x: f32 (m%4, n%4):(+%4, 1) align 16; tile = int 4)"
+
+
+def test_an_entry_may_have_its_own_name() -> None:
+    """`name=` is the entry's name in IR and PTX."""
+
+    @kd.kernel(name="renamed", min_blocks_per_sm=2)
+    def original(x: kd.Tensor["i32", "n"]) -> None:
+        x[0] = 1
+
+    text = original.ptx(kd.spec("i32", 4), target="sm_80", block=32)
+    assert ".entry renamed" in text
+    assert ".minnctapersm 2" in text
+
+
+def test_reloaded_module_runs_its_new_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module that is edited and imported again runs as it now stands."""
+    import importlib
+
+    text = (
+        "import kdsl_core as kd\n@kd.kernel\ndef f(x: kd.Tensor['i32', 'n']):\n"
+        "    i = kd.thread_idx()[0]\n    if i > 3:\n        x[i] = {}\n"
+    )
+    path = tmp_path / "kdsl_reloaded_module.py"
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    for value in (5, 1234, 77):
+        path.write_text(text.format(value))
+        os.utime(path, (value, value))
+        module = sys.modules.get("kdsl_reloaded_module")
+        module = importlib.reload(module) if module else importlib.import_module(path.stem)
+        x = np.zeros(32, np.int32)
+        module.f[1, 32](x)
+        assert x[4] == value
+    monkeypatch.delitem(sys.modules, path.stem)
+
+
+class Owner:
+    """A class whose methods hold control flow and private names."""
+
+    __limit = 3
+
+    @kd.func
+    def clamp(self, v: Any) -> Any:
+        """At most the limit."""
+        if v > self.__limit:
+            v = v * 0 + self.__limit
+        return v
+
+
+def test_methods_and_private_names() -> None:
+    """A method under @kd.func sees its class's private names and its instance."""
+
+    @kd.kernel
+    def clamped(x: kd.Tensor["i32", "n"], owner: kd.Static) -> None:
+        i = kd.thread_idx()[0]
+        x[i] = owner.clamp(i)
+
+    x = np.zeros(32, np.int32)
+    clamped[1, 32](x, Owner())
+    assert x.tolist() == [min(i, 3) for i in range(32)]

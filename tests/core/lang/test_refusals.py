@@ -1,5 +1,6 @@
 """What cannot be kernel code is refused at the author's line, with a way to mend it."""
 
+# ruff: noqa: B007, C416, F841, RUF059 the cases hold what a kernel may not hold
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -274,7 +275,9 @@ def python_range_over_a_kernel_value(x, y):
         pass
 
 
-@pytest.mark.parametrize(("code", "line", "function"), CASES, ids=lambda c: getattr(c, "__name__", ""))
+@pytest.mark.parametrize(
+    ("code", "line", "function"), CASES, ids=lambda c: getattr(c, "__name__", "")
+)
 def test_is_refused_at_its_line(code: str, line: int, function: Callable[..., Any]) -> None:
     """The code, the line, the source text and a fix are in the message."""
     staged = kd.func(function)
@@ -310,7 +313,9 @@ def test_kernels_return_nothing() -> None:
         gives_a_value.ir(kd.spec("i32", 32), block=32)
 
 
-@pytest.mark.parametrize("text", ["async def f(x): pass", "def f(x): yield x", "def f(x): return [(yield)]"])
+@pytest.mark.parametrize(
+    "text", ["async def f(x): pass", "def f(x): yield x", "def f(x): return [(yield)]"]
+)
 def test_only_plain_functions(text: str) -> None:
     """Coroutines and generators are refused by name."""
     import linecache

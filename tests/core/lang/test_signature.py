@@ -42,22 +42,58 @@ def test_all_kinds_of_arguments_arrive() -> None:
 
 
 WRONG: list[tuple[str, str, Any]] = [
-    ("K608", "a: expected elements of type f16 or bf16 or f32, got f64", lambda a, b, c: (a.astype(float), b, c, 1.0)),
-    ("K608", "b: expected elements of type f32, as a, got f16", lambda a, b, c: (a, b.astype(np.float16), c, 1.0)),
-    ("K609", r"a: expected 2 modes \('m', 'n'\), got shape \(15,\)", lambda a, b, c: (a.ravel(), b, c, 1.0)),
-    ("K610", r"b: expected the sizes \('n', 4\), got \(5, 3\)", lambda a, b, c: (a, b[:, :3], c, 1.0)),
+    (
+        "K608",
+        "a: expected elements of type f16 or bf16 or f32, got f64",
+        lambda a, b, c: (a.astype(float), b, c, 1.0),
+    ),
+    (
+        "K608",
+        "b: expected elements of type f32, as a, got f16",
+        lambda a, b, c: (a, b.astype(np.float16), c, 1.0),
+    ),
+    (
+        "K609",
+        r"a: expected 2 modes \('m', 'n'\), got shape \(15,\)",
+        lambda a, b, c: (a.ravel(), b, c, 1.0),
+    ),
+    (
+        "K610",
+        r"b: expected the sizes \('n', 4\), got \(5, 3\)",
+        lambda a, b, c: (a, b[:, :3], c, 1.0),
+    ),
     ("K611", "n is 5 in a and 4 in b", lambda a, b, c: (a, b[:4], c, 1.0)),
     ("K603", "alpha is missing", lambda a, b, c: (a, b, c)),
     ("K603", "one too many", lambda a, b, c: (a, b, c, 1.0, 1, True, (1,), 9)),
     ("K604", "c: expected an array, got int 7", lambda a, b, c: (a, b, 7, 1.0)),
     ("K604", "c: expected an array, got NoneType None", lambda a, b, c: (a, b, None, 1.0)),
     ("K607", "alpha: expected a number that fits f32, got str", lambda a, b, c: (a, b, c, "x")),
-    ("K607", "count: expected a number that fits i32, got int 2147483648", lambda a, b, c: (a, b, c, 1.0, 2**31)),
-    ("K607", "count: expected a number that fits i32, got float", lambda a, b, c: (a, b, c, 1.0, 1.5)),
-    ("K607", "flag: expected a number that fits boolean, got int 1", lambda a, b, c: (a, b, c, 1.0, 1, 1)),
-    ("K606", "tile: a kd.Static argument .* must be hashable, got list", lambda a, b, c: (a, b, c, 1.0, 1, True, [1])),
-    ("K605", "c: strides of .* bytes are no whole number of elements", lambda a, b, c: (a, b, _torn(), 1.0)),
-]  # fmt: skip
+    (
+        "K607",
+        "count: expected a number that fits i32, got int 2147483648",
+        lambda a, b, c: (a, b, c, 1.0, 2**31),
+    ),
+    (
+        "K607",
+        "count: expected a number that fits i32, got float",
+        lambda a, b, c: (a, b, c, 1.0, 1.5),
+    ),
+    (
+        "K607",
+        "flag: expected a number that fits boolean, got int 1",
+        lambda a, b, c: (a, b, c, 1.0, 1, 1),
+    ),
+    (
+        "K606",
+        "tile: a kd.Static argument .* must be hashable, got list",
+        lambda a, b, c: (a, b, c, 1.0, 1, True, [1]),
+    ),
+    (
+        "K605",
+        "c: strides of .* bytes are no whole number of elements",
+        lambda a, b, c: (a, b, _torn(), 1.0),
+    ),
+]
 
 
 def _torn() -> Any:

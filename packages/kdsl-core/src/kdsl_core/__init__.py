@@ -52,7 +52,7 @@ _NAMES = {
     "testing": "",
     "ir.target": "Target target_of",
     "lang.arguments": "",
-    "lang.copy": "copy convert_fragment",
+    "lang.copy": "copy copy_if convert_fragment prefetch",
     "lang.functions": "func",
     "lang.kernel": "kernel KernelFunction",
     "lang.memory": "smem rmem rmem_like recast",

@@ -6,16 +6,18 @@ turns them into file, line and column only for an error or a report.
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import os
 import sys
+from collections.abc import Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from types import CodeType, FrameType
 
-_PACKAGE = os.path.dirname(os.path.abspath(__file__))
-# Folders of this package whose code is written in the DSL itself: its lines are authors' lines.
-_WRITTEN_IN_THE_DSL = (os.path.join(_PACKAGE, "collective"),)
 _MAX_DEPTH = 6
+# Folders of kdsl's own code → those inside that are written in the DSL: authors' lines again.
+_internal: dict[str, tuple[str, ...]] = {}
 _is_author: dict[CodeType, bool] = {}
 _interned: dict[tuple[tuple[CodeType, int], ...], Loc] = {}
 
@@ -73,15 +75,45 @@ def _caret(code: CodeType, lasti: int) -> str:
     return f"{number}{source}\n{' ' * (len(number) - 2)}| {' ' * col}{'^' * max(width, 1)}"
 
 
+def mark_internal(file: str, *, except_for: tuple[str, ...] = ()) -> None:
+    """Take the code beside and below `file` for kdsl's own: no error or location stands there.
+
+    A package calls it with its own `__file__`; `except_for` names the folders in it whose code is
+    written in the DSL itself.
+    """
+    folder = os.path.dirname(os.path.abspath(file)) + os.sep
+    _internal[folder] = tuple(os.path.join(folder, name) + os.sep for name in except_for)
+    _is_author.clear()
+
+
+mark_internal(__file__, except_for=("collective",))
+
+
 def is_author_code(code: CodeType) -> bool:
-    """Whether `code` was written by a kernel author rather than by kdsl_core itself."""
+    """Whether `code` was written by a kernel author rather than by kdsl itself."""
     known = _is_author.get(code)
     if known is None:
         path = os.path.abspath(code.co_filename)
-        ours = path.startswith(_PACKAGE + os.sep)
-        known = not ours or path.startswith(_WRITTEN_IN_THE_DSL)
+        known = all(
+            path.startswith(written_in_the_dsl)
+            for folder, written_in_the_dsl in _internal.items()
+            if path.startswith(folder)
+        )
         _is_author[code] = known
     return known
+
+
+_stated: ContextVar[Loc | None] = ContextVar("stated", default=None)
+
+
+@contextlib.contextmanager
+def stated(loc: Loc | None) -> Iterator[None]:
+    """Code that stands for what an author wrote elsewhere: `loc` comes first in every location."""
+    before = _stated.set(loc)
+    try:
+        yield
+    finally:
+        _stated.reset(before)
 
 
 def here(frame: FrameType | None = None) -> Loc | None:
@@ -91,7 +123,8 @@ def here(frame: FrameType | None = None) -> Loc | None:
     an author's frame that is not a kernel's own call chain, that is: where tracing began.
     """
     frame = frame or sys._getframe(1)
-    found: list[tuple[CodeType, int]] = []
+    elsewhere = _stated.get()
+    found = list(elsewhere.frames[:_MAX_DEPTH]) if elsewhere else []
     while frame is not None and len(found) < _MAX_DEPTH:
         code = frame.f_code
         if is_author_code(code):

@@ -21,7 +21,8 @@ class Reg:
         self.hint = hint
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.hint or hex(id(self))}: {self.dtype}>"
+        made = f"of {self.loc.short()}" if self.loc else hex(id(self))
+        return f"<{type(self).__name__} {self.hint or made}: {self.dtype}>"
 
 
 class Value(Reg):

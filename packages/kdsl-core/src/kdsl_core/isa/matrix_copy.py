@@ -39,7 +39,7 @@ class LdmatrixOp(Op):
     transposed: bool = False
     offset: int = 0
 
-    NAME = "matrix_copy.load"
+    NAME = "matrix_copy.ldmatrix"
     READS = ("address",)
     WRITES = ("dst",)
 
@@ -83,7 +83,7 @@ class StmatrixOp(Op):
     transposed: bool = False
     offset: int = 0
 
-    NAME = "matrix_copy.store"
+    NAME = "matrix_copy.stmatrix"
     READS = ("address", "src")
 
     @property

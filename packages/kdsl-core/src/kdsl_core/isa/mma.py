@@ -157,6 +157,11 @@ class MmaOp(Op):
     WRITES = ("d",)
 
     @property
+    def name(self) -> str:
+        shape = self.shape
+        return f"{self.NAME}.m{shape.m}n{shape.n}k{shape.k}.{shape.d}.{shape.a}.{shape.b}"
+
+    @property
     def effects(self) -> Effect:
         return Effect.CONVERGED
 

@@ -65,6 +65,12 @@ class TensorClass:
     wide: bool
     long: tuple[bool, ...]
 
+    def __str__(self) -> str:
+        sizes = ", ".join(f"{name}%{n}" if name else str(n) for name, n in self.sizes)
+        strides = ", ".join(f"{sign}%{n}" if sign else str(n) for sign, n in self.strides)
+        wide = ", 64-bit" if self.wide else ""
+        return f"{self.name}: {self.dtype} ({sizes}):({strides}) align {self.align}{wide}"
+
     def differences(self, other: TensorClass) -> list[str]:
         """What another class of the same argument has otherwise, in words."""
         pairs = (
@@ -191,7 +197,9 @@ def _number(parameter: Parameter, value: Any) -> Any:
     if isinstance(number, bool):
         fits = dtype is dt.boolean
     elif isinstance(number, int):
-        fits = dtype.is_float or (dtype.is_int and dt_range(dtype)[0] <= number <= dt_range(dtype)[1])
+        fits = dtype.is_float or (
+            dtype.is_int and dt_range(dtype)[0] <= number <= dt_range(dtype)[1]
+        )
     else:
         fits = isinstance(number, float) and dtype.is_float
     if not fits:
@@ -301,7 +309,9 @@ def _class(name: str, facts: ArrayFacts, kind: TensorType, smallest: int) -> Ten
         for i, (dim, n) in enumerate(zip(dims, facts.shape, strict=True))
     )
     strides = tuple(_stride(step, cap) for step in facts.strides)
-    reach = sum((n - 1) * abs(step) for n, step in zip(facts.shape, facts.strides, strict=True) if n)
+    reach = sum(
+        (n - 1) * abs(step) for n, step in zip(facts.shape, facts.strides, strict=True) if n
+    )
     return TensorClass(
         name,
         facts.dtype,

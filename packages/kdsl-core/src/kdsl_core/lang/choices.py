@@ -121,9 +121,7 @@ class Choice(Region):
             return self._selected(self._test, first, second)
         loc = here()
         site = Site(loc.file if loc else "", loc.line if loc else 0)
-        builder().append(
-            IfOp(condition=self._test, then=then, otherwise=otherwise, loc=loc)
-        )
+        builder().append(IfOp(condition=self._test, then=then, otherwise=otherwise, loc=loc))
         return join("the expression", Arm(then, first, site), Arm(otherwise, second, site))
 
     def _selected(self, test: Operand, first: Any, second: Any) -> Any:

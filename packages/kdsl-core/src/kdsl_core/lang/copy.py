@@ -12,6 +12,7 @@ from kdsl_core.dtypes import DType
 from kdsl_core.errors import LayoutError, TypeMismatch
 from kdsl_core.ir import Const, Operand, Var
 from kdsl_core.isa import async_copy, compare, convert, matrix_copy, register
+from kdsl_core.isa import memory as isa_memory
 from kdsl_core.lang.engine import (
     MAX_VECTOR_BYTES,
     Pointer,
@@ -66,6 +67,22 @@ def copy(
         _store_matrices(source, destination, atom)
     else:
         _copy_plain(source, destination, pred, vector)
+
+
+def copy_if(pred: Predicate, source: Tensor, destination: Tensor, **options: Any) -> None:
+    """`copy` with its predicate first: a truth value, a register tensor of them, or a function of
+    the index of each vector's first element.
+    """
+    copy(source, destination, pred=pred, **options)
+
+
+def prefetch(tensor: Tensor, coord: Any, level: str = "L2") -> None:
+    """Bring the cache line of an element of global memory to `level` ("L1" or "L2"), no more.
+
+    Source: PTX `prefetch.global`.
+    """
+    place = tensor.place(coord)
+    isa_memory.prefetch(builder(), place.address, place.offset, level)
 
 
 def _check(source: Tensor, destination: Tensor) -> None:

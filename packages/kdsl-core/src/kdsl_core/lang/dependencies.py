@@ -13,7 +13,7 @@ from typing import Any
 _absent = object()
 # Code of these packages does not change under a running program.
 _LIBRARIES = frozenset(
-    "kdsl_core numpy ml_dtypes builtins math functools itertools typing dataclasses".split()
+    ["kdsl_core", "numpy", "ml_dtypes", "builtins", "math", "functools", "itertools", "typing"]
 )
 
 
@@ -21,7 +21,7 @@ class Dependencies:
     """The values that a function could read by name when this was made.
 
     Follows globals, attributes of modules, classes and objects, closures, defaults, helper
-    functions, and the contents of lists, dicts and sets. `more` are further roots: static arguments.
+    functions, and the contents of containers. `more` are further roots: static arguments.
     """
 
     def __init__(self, function: FunctionType, more: Iterable[Any] = ()) -> None:

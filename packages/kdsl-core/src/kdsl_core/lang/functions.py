@@ -12,13 +12,13 @@ from typing import Any
 
 from kdsl_core.errors import StagingError
 from kdsl_core.lang.rewrite import STAGE as STAGE_NAME
-from kdsl_core.lang.rewrite import Rewriter
-from kdsl_core.lang.source import Source, capture, definition
+from kdsl_core.lang.rewrite import Rewriter, bare
+from kdsl_core.lang.source import FunctionNode, Source, capture, definition, other_text
 from kdsl_core.lang.stage import STAGE
 
 # Every __future__ flag; annotations stay text, as the author's file has them.
 _FUTURE_FLAGS = 0x1FF0000
-_INNER = "__kd_function"
+_INNER = "_kdsl_function"
 
 
 class Staged:
@@ -52,9 +52,11 @@ class Staged:
     def _rewrite(self) -> FunctionType:
         function = self.function
         self._refuse_kinds()
-        node = copy.deepcopy(definition(function, self.source))
-        assert isinstance(node, ast.FunctionDef)
-        new = Rewriter(node, self.source.file, self.kind).rewrite()
+        found = definition(function, self.source)
+        compiled = _compile(_undecorated(found), function, self.source.file)
+        if not _same_text(compiled, function.__code__):
+            raise other_text(function, self.source)
+        new = Rewriter(_undecorated(found), self.source.file, self.kind).rewrite()
         code = _compile(new, function, self.source.file)
         cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
         cells[STAGE_NAME] = CellType(STAGE)
@@ -83,20 +85,52 @@ class Staged:
                 )
 
 
+def _undecorated(node: FunctionNode) -> ast.FunctionDef:
+    """A copy of a definition, for its decorators, defaults and annotations are bound already."""
+    new = copy.deepcopy(node)
+    assert isinstance(new, ast.FunctionDef)
+    new.decorator_list, new.returns, new.args = [], None, bare(new.args)
+    return new
+
+
 def _compile(node: ast.FunctionDef, function: FunctionType, file: str) -> CodeType:
-    """The code of a rewritten function, its free variables bound as the original's."""
+    """The code of a function, its free variables bound as the original's.
+
+    A method is compiled inside a class of its class's name, so that private names are the same.
+    """
     free = [*function.__code__.co_freevars, STAGE_NAME]
-    factory = ast.parse(f"def factory({', '.join(free)}): pass")
-    outer = factory.body[0]
-    assert isinstance(outer, ast.FunctionDef)
     # Under its own name the function would see itself where the module may have something else.
     name, node.name = node.name, _INNER
-    outer.body = [node]
+    path = ["factory"]
+    inside: ast.stmt = node
+    owner = function.__qualname__.rpartition(".")[0].rpartition(".")[2]
+    if owner and owner != "<locals>":
+        inside = ast.ClassDef(owner, [], [], [node], [])
+        path.append(owner)
+    factory = ast.parse(f"def factory({', '.join(n for n in free if n != '__class__')}): pass")
+    outer = factory.body[0]
+    assert isinstance(outer, ast.FunctionDef)
+    outer.body = [inside]
     ast.fix_missing_locations(factory)
     flags = function.__code__.co_flags & _FUTURE_FLAGS
-    module = compile(factory, file, "exec", flags, dont_inherit=True)
-    code = _nested(_nested(module, "factory"), _INNER)
+    code: CodeType = compile(factory, file, "exec", flags, dont_inherit=True)
+    for step in (*path, _INNER):
+        code = _nested(code, step)
     return code.replace(co_name=name, co_qualname=function.__qualname__)
+
+
+def _same_text(compiled: CodeType, running: CodeType) -> bool:
+    """Whether the text found is the running function's.
+
+    Everything it mentions must be in the running code; pytest's rewriting of assert adds to that.
+    """
+    plain = (int, float, str, bool, bytes)
+    constants = {(type(c), c) for c in running.co_consts if isinstance(c, plain)}
+    return (
+        set(compiled.co_names) <= set(running.co_names)
+        and set(compiled.co_varnames) <= set(running.co_varnames)
+        and all((type(c), c) in constants for c in compiled.co_consts if isinstance(c, plain))
+    )
 
 
 def _nested(code: CodeType, name: str) -> CodeType:

@@ -57,7 +57,9 @@ def _reaches(value: Any, obj: Any, depth: int) -> bool:
 
 def _is_plain(value: Any) -> bool:
     """Whether a value is an instance whose attributes an author may have set."""
-    return not isinstance(value, type) and not callable(value) and type(value).__module__ != "builtins"
+    return (
+        not isinstance(value, type) and not callable(value) and type(value).__module__ != "builtins"
+    )
 
 
 def _refused(obj: Any, why: str) -> StagingError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, overload
+from typing import Any, NoReturn, overload
 
 from kdsl_core.errors import ArgumentError
 from kdsl_core.ir import Target, target_of
@@ -14,11 +14,14 @@ from kdsl_core.lang.functions import Staged
 from kdsl_core.lang.launch import Dim3, Launch, extent
 from kdsl_core.lang.signature import Signature
 from kdsl_core.lang.traced import Traced, trace
+from kdsl_core.loc import here
 from kdsl_core.passes import check_resources, check_target, optimise
 from kdsl_core.ptx import PtxModule, emit
 
 # Traces kept of one specialisation whose globals, closures or helpers were rebound in between.
 _MOST_KEPT = 8
+_MOST_SHAPES = 1024
+_WIDEST_BYTES = 16  # of one access: what is known of a pointer ends there
 
 
 class KernelFunction:
@@ -31,18 +34,30 @@ class KernelFunction:
     Threads: launches are safe from several threads.
     """
 
-    def __init__(self, function: Any, min_blocks_per_sm: int | None = None) -> None:
+    def __init__(
+        self, function: Any, min_blocks_per_sm: int | None = None, name: str | None = None
+    ) -> None:
         self.staged = Staged(function, "kernel")
-        self.signature = Signature(function)
+        self.signature = Signature(function, name)
         self.min_blocks_per_sm = min_blocks_per_sm
         self.__name__ = function.__name__
         self.__doc__ = function.__doc__
         self.__module__ = function.__module__
         self.__wrapped__ = function
         self._traces: dict[Any, list[tuple[Dependencies, Traced]]] = {}
+        self._classes: dict[Any, tuple[TensorClass, ...]] = {}
 
     def __repr__(self) -> str:
         return f"<kernel {self.__name__}>"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refused: a kernel runs on a grid of blocks."""
+        raise ArgumentError(
+            f"{self.__name__} is a kernel and was called like a function",
+            code="K625",
+            loc=here(),
+            fix=f"say how many blocks and threads: {self.__name__}[grid, block](…)",
+        )
 
     def __getitem__(self, launch: Any) -> Launch:
         """A launch on a grid of blocks: ``kernel[grid, block]``."""
@@ -63,8 +78,21 @@ class KernelFunction:
     # -- what it becomes, without a GPU -------------------------------------------------------
     def trace(self, bound: Bound, block: Dim3, cluster: Dim3 | None = None) -> Traced:
         """The optimised IR for the class of the arguments."""
-        classes = classify(self.signature, bound.arrays)
-        return self._traced(self._key(classes, bound.statics, block, cluster))
+        return self._traced(self._key(self._classified(bound), bound.statics, block, cluster))
+
+    def _classified(self, bound: Bound) -> tuple[TensorClass, ...]:
+        """The classes of the arrays; those whose facts passed every check before are known."""
+        facts = tuple(
+            (name, f.dtype.name, f.shape, f.strides, f.pointer & (_WIDEST_BYTES - 1))
+            for name, f in bound.arrays.items()
+        )
+        found = self._classes.get(facts)
+        if found is None:
+            found = classify(self.signature, bound.arrays)
+            if len(self._classes) >= _MOST_SHAPES:
+                self._classes.clear()
+            self._classes[facts] = found
+        return found
 
     def _key(
         self,
@@ -144,34 +172,43 @@ class KernelFunction:
         return payload
 
     def keys(self, *args: Any, block: Any, **statics: Any) -> list[str]:
-        """The specialisations that a call with these arguments needs."""
+        """The specialisations that a call with these arguments needs, as text."""
         bound = bind(self.signature, args, statics)
-        classes = classify(self.signature, bound.arrays)
-        return [repr((classes, tuple(bound.statics.items()), extent(block, "block")))]
+        parts = [str(item) for item in self._classified(bound)]
+        parts += [f"{name} = {type(v).__name__} {v!r}" for name, v in bound.statics.items()]
+        return [f"{self.signature.name}[{extent(block, 'block')}]({'; '.join(parts)})"]
 
     def explain_key(self, a: Sequence[Any], b: Sequence[Any], **statics: Any) -> list[str]:
         """Which arguments put two calls into different specialisations, and how."""
-        first, second = (
-            classify(self.signature, bind(self.signature, args, statics).arrays)
-            for args in (a, b)
-        )
-        return [
-            line for x, y in zip(first, second, strict=True) for line in x.differences(y)
-        ]
+        calls = [bind(self.signature, args, statics) for args in (a, b)]
+        first, second = ({c.name: c for c in self._classified(bound)} for bound in calls)
+        lines = []
+        for name in {**first, **second}:
+            if name in first and name in second:
+                lines += first[name].differences(second[name])
+            else:
+                lines.append(f"{name}: in one of the calls only")
+        for name, value in calls[0].statics.items():
+            other = calls[1].statics[name]
+            if type(value) is not type(other) or value != other:
+                lines.append(f"{name}: {value!r} and {other!r}")
+        return lines
 
 
 @overload
 def kernel(function: Callable[..., Any], /) -> KernelFunction: ...
 @overload
-def kernel(*, min_blocks_per_sm: int | None = None) -> Callable[..., KernelFunction]: ...
 def kernel(
-    function: Any = None, /, *, min_blocks_per_sm: int | None = None
-) -> KernelFunction | Callable[..., KernelFunction]:
-    """Make a function an entry of the GPU.
+    *, name: str | None = None, min_blocks_per_sm: int | None = None
+) -> Callable[[Callable[..., Any]], KernelFunction]: ...
+def kernel(
+    function: Any = None, /, *, name: str | None = None, min_blocks_per_sm: int | None = None
+) -> KernelFunction | Callable[[Callable[..., Any]], KernelFunction]:
+    """Make a function an entry of the GPU; `name` is the entry's, by default the function's.
 
     Units: `min_blocks_per_sm` asks the assembler for registers few enough that so many blocks fit
     on a multiprocessor.
     """
     if function is not None:
         return KernelFunction(function)
-    return lambda function: KernelFunction(function, min_blocks_per_sm)
+    return lambda function: KernelFunction(function, min_blocks_per_sm, name)

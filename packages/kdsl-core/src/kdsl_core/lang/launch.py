@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kdsl_core.errors import ArgumentError
+from kdsl_core.errors import ArgumentError, KdslError, ResourceError
 from kdsl_core.ir import target_of
+from kdsl_core.ir.target import MAX_THREADS_PER_BLOCK
 from kdsl_core.lang.arguments import Bound, bind
 from kdsl_core.lang.host import runtime
+from kdsl_core.loc import here
 
 if TYPE_CHECKING:
     from kdsl_core.lang.kernel import KernelFunction
@@ -20,7 +23,7 @@ _MOST_BLOCKS = (2**31 - 1, 65535, 65535)
 def extent(sizes: Any, what: str) -> Dim3:
     """One to three sizes as (x, y, z).
 
-    Raises: ArgumentError K621.
+    Raises: ArgumentError K621, ResourceError K404 for a block of too many threads.
     """
     given = sizes if isinstance(sizes, (tuple, list)) else (sizes,)
     whole = [int(n) for n in given if not isinstance(n, (bool, float))]
@@ -31,7 +34,16 @@ def extent(sizes: Any, what: str) -> Dim3:
         raise ArgumentError(
             f"the {what} is one to three sizes from 1 to {most}, got {sizes!r}",
             code="K621",
-            fix="round up: -(-n // tile) blocks cover n elements",
+            fix="round up: -(-n // tile) blocks cover n elements"
+            if what == "grid"
+            else "launch more, smaller blocks",
+        )
+    if what == "block" and math.prod(full) > MAX_THREADS_PER_BLOCK:
+        raise ResourceError(
+            f"a block has at most {MAX_THREADS_PER_BLOCK} threads, got {sizes!r} = "
+            f"{math.prod(full)} threads",
+            code="K404",
+            fix="launch more, smaller blocks",
         )
     return full[0], full[1], full[2]
 
@@ -51,14 +63,21 @@ class Launch:
 
         Raises: ArgumentError for arguments that do not fit, HazardError from the simulator.
         """
+        try:
+            self._run(args, kwargs)
+        except KdslError as error:
+            error.loc = error.loc or here()
+            raise
+
+    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         bound = bind(self.kernel.signature, args, kwargs)
-        grid = self.grid(*args, **kwargs) if callable(self.grid) else self.grid
+        grid = extent(self.grid(*args, **kwargs) if callable(self.grid) else self.grid, "grid")
         if self._device(bound) == "cpu":
             from kdsl_core.lang.simulate import simulate_bound
 
-            simulate_bound(self.kernel, extent(grid, "grid"), extent(self.block, "block"), bound)
+            simulate_bound(self.kernel, grid, extent(self.block, "block"), bound)
         else:
-            self._on_gpu(bound, extent(grid, "grid"))
+            self._on_gpu(bound, grid)
 
     def _device(self, bound: Bound) -> str:
         places = {name: facts.device[0] for name, facts in bound.arrays.items()}

@@ -267,7 +267,10 @@ class Carried:
             f"{name} is {was} before the loop and becomes {spelled(value)} inside it",
             code="K324",
             loc=here(),
-            notes=(f"the value before the loop is used at {self.before}", f"rebound at {self.inside}"),
+            notes=(
+                f"the value before the loop is used at {self.before}",
+                f"rebound at {self.inside}",
+            ),
             fix=fix,
         )
 

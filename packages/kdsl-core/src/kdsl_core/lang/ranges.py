@@ -30,7 +30,7 @@ class Range:
         stop = bounds[0] if len(bounds) == 1 else bounds[1]
         step = bounds[2] if len(bounds) == 3 else 1
         self._start, self._stop, self._step = map(_integer, (start, stop, step))
-        if isinstance(step, int) and step == 0 or not isinstance(step, int) and not step.nonneg:
+        if (isinstance(step, int) and step == 0) or (not isinstance(step, int) and not step.nonneg):
             raise TypeMismatch(
                 f"the step of kd.range must have a known sign and not be 0, got {step!r}",
                 code="K332",

@@ -12,10 +12,11 @@ from collections.abc import Sequence
 
 from kdsl_core.lang.liveness import Liveness, assigned, walk_scope
 
-STAGE = "__kd"
+# One underscore: a name with two is another name inside a class.
+STAGE = "_kdsl"
 _MUTATORS = frozenset(
-    "add append appendleft clear discard extend insert pop popitem popleft remove reverse "
-    "setdefault sort update".split()
+    ["add", "append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popitem"]
+    + ["popleft", "remove", "reverse", "setdefault", "sort", "update"]
 )
 _KEYWORDS = {ast.If: 2, ast.For: 3, ast.While: 5, ast.With: 4, ast.Assert: 6, ast.Return: 6}
 _LEAVES = (ast.Break, ast.Continue, ast.Return)
@@ -51,19 +52,23 @@ class Rewriter(ast.NodeTransformer):
                 self._at(node, f"return {STAGE}_fn.result()"),
             ]
         enter = self._at(node, f"{STAGE}_fn = {STAGE}.enter({self._kind!r}, {returns})")
-        arguments = _bare(node.args)
+        arguments = bare(node.args)
         new = ast.FunctionDef(node.name, arguments, [enter, *body], [], None, None)
         return ast.copy_location(new, node)
 
-    # -- making nodes --------------------------------------------------------------------------
+    # -- making nodes ----------------------------------------------------------------------------
     def _at(self, place: ast.AST, text: str, **parts: ast.expr) -> ast.stmt:
         """A statement at the place of another; names in capitals stand for `parts`."""
         (statement,) = ast.parse(text).body
-        return _Placed(place, parts).visit(statement)
+        placed = _Placed(place, parts).visit(statement)
+        assert isinstance(placed, ast.stmt)
+        return placed
 
     def _expr(self, place: ast.AST, text: str, **parts: ast.expr) -> ast.expr:
         """The same for an expression."""
-        return _Placed(place, parts).visit(ast.parse(text, mode="eval").body)
+        placed = _Placed(place, parts).visit(ast.parse(text, mode="eval").body)
+        assert isinstance(placed, ast.expr)
+        return placed
 
     def _with(self, place: ast.AST, handle: str, body: list[ast.stmt]) -> ast.stmt:
         statement = self._at(place, f"with {handle}: pass")
@@ -105,7 +110,7 @@ class Rewriter(ast.NodeTransformer):
     def _site(self, node: ast.stmt | ast.expr) -> str:
         return f"{self._file}:{node.lineno}:{node.col_offset}"
 
-    # -- control flow --------------------------------------------------------------------------
+    # -- control flow ----------------------------------------------------------------------------
     def visit_If(self, node: ast.If) -> list[ast.stmt]:
         handle = self._handle()
         then, otherwise = assigned(node.body), assigned(node.orelse)
@@ -125,7 +130,7 @@ class Rewriter(ast.NodeTransformer):
         return [*out, self._rebind(node, names, handle, "join")]
 
     def _loop_spec(self, node: ast.For | ast.While, target: set[str]) -> tuple[list[str], str]:
-        bound = {name: node.lineno for name in sorted(target)} | assigned(node.body)
+        bound = dict.fromkeys(sorted(target), node.lineno) | assigned(node.body)
         names = [n for n in bound if n not in self._foreign]
         needed = self._live.entry.get(node, frozenset()) | self._live.after.get(node, frozenset())
         spec = tuple((n, bound[n], n in needed, n in target) for n in names)
@@ -204,7 +209,7 @@ class Rewriter(ast.NodeTransformer):
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.stmt:
         return node
 
-    # -- what kernel code may not be ---------------------------------------------------------------
+    # -- what kernel code may not be -------------------------------------------------------------
     def _refuse(self, node: ast.stmt | ast.expr, what: str) -> ast.expr:
         return self._expr(node, f"{STAGE}.refuse({what!r})")
 
@@ -214,7 +219,7 @@ class Rewriter(ast.NodeTransformer):
     def visit_YieldFrom(self, node: ast.YieldFrom) -> ast.expr:
         return self._refuse(node, "yield from")
 
-    # -- expressions -------------------------------------------------------------------------------
+    # -- expressions -----------------------------------------------------------------------------
     def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
         return self._expr(
             node,
@@ -227,7 +232,7 @@ class Rewriter(ast.NodeTransformer):
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
         word = "both" if isinstance(node.op, ast.And) else "either"
-        values = [self.visit(value) for value in node.values]
+        values: list[ast.expr] = [self.visit(value) for value in node.values]
         result = values.pop()
         for value in reversed(values):
             result = self._logic(node, word, value, result)
@@ -275,7 +280,7 @@ class Rewriter(ast.NodeTransformer):
             node.func.value = self._owner(node.func.value, "container")
         return node
 
-    # -- changes of objects --------------------------------------------------------------------------
+    # -- changes of objects ----------------------------------------------------------------------
     def _owner(self, value: ast.expr, word: str) -> ast.expr:
         root: ast.AST = value
         while isinstance(root, ast.Attribute | ast.Subscript):
@@ -324,7 +329,7 @@ class _Placed(ast.NodeTransformer):
         self._place = place
         self._parts = parts
 
-    def visit(self, node: ast.AST) -> ast.AST:  # type: ignore[override] # a transformer gives a node
+    def visit(self, node: ast.AST) -> ast.AST:
         if isinstance(node, ast.Name) and node.id in self._parts:
             return self._parts[node.id]
         if hasattr(node, "lineno"):
@@ -338,12 +343,14 @@ def _locate(node: ast.AST, place: ast.AST) -> None:
     Python dates a call that spans lines by its last one, which is not where a statement begins.
     """
     ast.copy_location(node, place)
-    if isinstance(place, ast.stmt) and place.end_lineno != place.lineno:
+    if not isinstance(place, ast.stmt) or not isinstance(node, ast.stmt | ast.expr):
+        return
+    if place.end_lineno != place.lineno:
         node.end_lineno = place.lineno
         node.end_col_offset = place.col_offset + _KEYWORDS.get(type(place), 1)
 
 
-def _bare(arguments: ast.arguments) -> ast.arguments:
+def bare(arguments: ast.arguments) -> ast.arguments:
     """The arguments without annotations and defaults, which are bound elsewhere."""
 
     def plain(items: list[ast.arg]) -> list[ast.arg]:

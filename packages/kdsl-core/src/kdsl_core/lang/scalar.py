@@ -84,7 +84,9 @@ class Scalar:
 
     def __repr__(self) -> str:
         plus = f" + {self.plus}" if self.plus else ""
-        return f"<{self.dtype} {self._base!r}{plus}>"
+        base = self._base
+        named = repr(base.value) if isinstance(base, Const) else base.hint
+        return f"<run-time {self.dtype}{' ' if named else ''}{named}{plus}>"
 
     # -- arithmetic ----------------------------------------------------------------------------
     def __add__(self, other: Number) -> Scalar:

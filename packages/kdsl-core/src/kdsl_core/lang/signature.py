@@ -95,8 +95,8 @@ class Parameter:
 class Signature:
     """The parameters of a kernel in order, and how a call's arguments meet them."""
 
-    def __init__(self, function: FunctionType) -> None:
-        self.name = function.__name__
+    def __init__(self, function: FunctionType, name: str | None = None) -> None:
+        self.name = name or function.__name__
         lookup = _lookup(function)
         found = inspect.signature(function).parameters.values()
         self.parameters = tuple(_parameter(p, lookup, function) for p in found)

@@ -27,6 +27,7 @@ def capture(function: FunctionType) -> Source:
     A later edit of the file changes nothing: the text that was compiled is the text that counts.
     """
     file = function.__code__.co_filename
+    linecache.checkcache(file)
     lines = linecache.getlines(file, function.__globals__)
     return Source(file, "".join(lines))
 
@@ -48,8 +49,13 @@ def definition(function: FunctionType, source: Source) -> FunctionNode:
         first = min([node.lineno, *(mark.lineno for mark in node.decorator_list)])
         if node.name == code.co_name and first == code.co_firstlineno and _same(node, code):
             return node
-    raise StagingError(
-        f"{source.file}:{code.co_firstlineno} no longer holds the text of "
+    raise other_text(function, source)
+
+
+def other_text(function: FunctionType, source: Source) -> StagingError:
+    """The text found is not what Python compiled."""
+    return StagingError(
+        f"{source.file}:{function.__code__.co_firstlineno} does not hold the text of "
         f"{function.__qualname__} that Python compiled",
         code="K321",
         fix="import the module again; a lambda cannot hold kernel control flow, write a def",

@@ -1,4 +1,4 @@
-"""The stage: what rewritten code calls, under the name `__kd`."""
+"""The stage: what rewritten code calls, under the name `_kdsl`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from kdsl_core.isa import arith
 from kdsl_core.isa.control import assert_that
 from kdsl_core.lang import guards
 from kdsl_core.lang.choices import Choice, open_choices
-from kdsl_core.lang.regions import Branch, ForLoop, Frame, WhileLoop, open_regions, truth
+from kdsl_core.lang.frames import Frame
+from kdsl_core.lang.loops import ForLoop, WhileLoop
+from kdsl_core.lang.regions import Branch, open_regions, truth
 from kdsl_core.lang.scalar import Scalar
 from kdsl_core.lang.tracer import builder
 from kdsl_core.loc import here

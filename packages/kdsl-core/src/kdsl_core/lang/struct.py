@@ -87,7 +87,9 @@ def struct(cls: type[T]) -> type[T]:
     for field in dataclasses.fields(made):  # type: ignore[arg-type] # it is a dataclass by now
         kind = _evaluated(field.type, dict(space))
         is_register = isinstance(kind, DType)
-        setattr(made, field.name, _Register(field.name, kind) if is_register else _Fixed(field.name))
+        setattr(
+            made, field.name, _Register(field.name, kind) if is_register else _Fixed(field.name)
+        )
         names.append(field.name)
     setattr(made, FIELDS, tuple(names))
     return made

@@ -109,7 +109,9 @@ def __kdsl_trace_root__(
         ) from problem
 
 
-def _parameter(traced: Traced, name: str, dtype: DType, origin: Origin, tensor: Any = None) -> Value:
+def _parameter(
+    traced: Traced, name: str, dtype: DType, origin: Origin, tensor: Any = None
+) -> Value:
     value = Value(dtype, None, name)
     traced.kernel.params.append(Param(name, value, tensor))
     traced.origins.append(origin)

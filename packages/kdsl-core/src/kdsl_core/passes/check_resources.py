@@ -38,6 +38,9 @@ def _check_shared(kernel: Kernel, target: Target) -> None:
         f"{target} has {target.shared_bytes} per block: {excess} too many",
         code="K405",
         loc=biggest.loc or kernel.loc,
-        notes=[f"{alloc.name}: {alloc.bytes} bytes" for alloc in kernel.shared],
+        notes=[
+            f"{alloc.name}{f' of {alloc.loc.short()}' if alloc.loc else ''}: {alloc.bytes} bytes"
+            for alloc in kernel.shared
+        ],
         fix=f"use smaller tiles or fewer stages; {biggest.name} is the largest piece",
     )

@@ -37,9 +37,9 @@ class GemmConfig:
     def tiled_mma(self) -> kd.TiledMma:
         """The instruction over the block's warps, 16 rows and columns of each side by side."""
         atom = getattr(kd.atoms, self.atom)
-        if atom.threads == 1:
-            return kd.tiled_mma(atom, self.warps)
         m, n = self.warps
+        if atom.threads == 1:  # neighbouring threads take neighbouring columns
+            return kd.tiled_mma(atom, kd.Layout((m, n), (n, 1)))
         return kd.tiled_mma(atom, self.warps, permutation=(16 * m, 16 * n))
 
     @property
