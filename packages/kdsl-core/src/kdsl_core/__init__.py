@@ -47,11 +47,7 @@ __version__ = "0.1.0"
 
 # module → the names that it gives to `kd`; "name=other" renames.
 _NAMES = {
-    "atoms": "",
-    "collective": "",
-    "testing": "",
     "ir.target": "Target target_of",
-    "lang.arguments": "",
     "lang.copy": "copy copy_if convert_fragment prefetch",
     "lang.functions": "func",
     "lang.kernel": "kernel KernelFunction",
@@ -82,6 +78,7 @@ _NAMES = {
     " idx2crd slice_ dice slice_and_offset domain_offset nullspace vector_width show=show_layout"
     " show_tv",
 }
+_MODULES = ("atoms", "collective", "inspect", "isa", "layout", "passes", "ptx", "sim")
 _HOME: dict[str, tuple[str, str]] = {}
 for _module, _list in _NAMES.items():
     for _word in _list.split():
@@ -90,7 +87,7 @@ for _module, _list in _NAMES.items():
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("atoms", "collective", "testing", "layout", "isa", "sim", "ptx", "passes"):
+    if name in _MODULES:
         return importlib.import_module(f"kdsl_core.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'kdsl_core' has no attribute {name!r}")
