@@ -85,9 +85,12 @@ class NumpyGemm:
         self.launches: list[dict[str, Any]] = []
         self.gemm_sm80 = self
 
-    def plan_gemm(self, m: int, n: int, k: int, a_dtype: Any) -> tuple[Any, Any, int]:
+    def plan_gemm(
+        self, m: int, n: int, k: int, dtype: Any, *, target: str, f32_precision: str
+    ) -> tuple[Any, Any, int]:
         """Any configuration will do."""
-        return f"tile for {a_dtype}", (-(-m // 128), -(-n // 128)), 128
+        config = f"tile for {dtype} in {f32_precision} on {target}"
+        return config, (-(-m // 128), -(-n // 128)), 128
 
     def __getitem__(self, extent: Any) -> Any:
         def launch(a: Any, b: Any, c: Any, *extras: Any, epilogue: Any, config: Any) -> None:

@@ -66,6 +66,8 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
         from_numpy=lambda array: Tensor(array, "cpu"),
     )
     monkeypatch.setitem(sys.modules, "torch", module)
+    hopper = SimpleNamespace(target="sm_90a")
+    monkeypatch.setattr("kdsl_runtime.driver.device", lambda index: hopper)
     return module
 
 

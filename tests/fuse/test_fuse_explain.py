@@ -48,6 +48,7 @@ def test_explain_names_kernel_code_and_savings(gemm: NumpyGemm) -> None:
         f"relu0 ({here}) is also returned, and the kernel stores one value",
     ]
     assert rows["transpose0"][1:] == [last, "layout", "read through its strides"]
+    assert text.splitlines()[-2] == "planned for target sm_80, products of f32 in ieee"
     assert text.splitlines()[-1] == (
         "kernels: 1, NumPy steps: 1; saved: 360 bytes of memory traffic, 3 launches"
     )

@@ -47,6 +47,7 @@ __version__ = "0.1.0"
 
 # module → the names that it gives to `kd`; "name=other" renames.
 _NAMES = {
+    "inspect": "show svg",
     "ir.target": "Target target_of",
     "lang.copy": "copy copy_if convert_fragment prefetch",
     "lang.functions": "func",
@@ -75,10 +76,10 @@ _NAMES = {
     " composition complement right_inverse left_inverse max_common_layout max_common_vector"
     " logical_divide zipped_divide tiled_divide flat_divide logical_product zipped_product"
     " tiled_product flat_product blocked_product raked_product recast_layout tile_to_shape crd2idx"
-    " idx2crd slice_ dice slice_and_offset domain_offset nullspace vector_width show=show_layout"
-    " show_tv",
+    " idx2crd slice_ dice slice_and_offset domain_offset nullspace vector_width show_tv",
 }
 _MODULES = ("atoms", "collective", "inspect", "isa", "layout", "passes", "ptx", "sim")
+_PARTS = ("atoms", "collective", "testing", "layout", "isa", "sim", "ptx", "passes", "inspect")
 _HOME: dict[str, tuple[str, str]] = {}
 for _module, _list in _NAMES.items():
     for _word in _list.split():

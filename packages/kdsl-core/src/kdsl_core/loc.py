@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
-from types import CodeType, FrameType
+from types import CodeType, FrameType, TracebackType
 
 _MAX_DEPTH = 6
 # Folders of kdsl's own code → those inside that are written in the DSL: authors' lines again.
@@ -139,3 +139,14 @@ def here(frame: FrameType | None = None) -> Loc | None:
     if loc is None:
         loc = _interned.setdefault(frames, Loc(frames))
     return loc
+
+
+def raised_at(traceback: TracebackType | None) -> Loc | None:
+    """The author's lines that an error came through, innermost first; None when there are none."""
+    found: list[tuple[CodeType, int]] = []
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        if is_author_code(code):
+            found.append((code, traceback.tb_lasti))
+        traceback = traceback.tb_next
+    return Loc(tuple(found[::-1][:_MAX_DEPTH])) if found else None

@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from kdsl_core.loc import mark_internal
+
 if TYPE_CHECKING:
     from kdsl_fuse.frontends.functions import (
         absolute,
@@ -66,6 +68,8 @@ __all__ = [
     "transpose",
     "where",
 ]
+
+mark_internal(__file__, except_for=("kernels",))
 
 _HOME = {
     **dict.fromkeys(("Fused", "fuse"), "frontends.python"),

@@ -1,6 +1,7 @@
 """Arrays of the caller's library: their types, and views and buffers made with that library.
 
-Nothing is imported: torch and CuPy are found in `sys.modules` when the caller uses them.
+Nothing is imported: torch and CuPy are found in `sys.modules` when the caller uses them. Arrays of
+other libraries are known by their protocols.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 
 from kdsl_core.dtypes import BY_NAME, DType, dtype_of
 from kdsl_core.errors import ArgumentError
+from kdsl_fuse import device_views
 from kdsl_fuse.graph import row_major
 
 _TORCH_NAMES = {
@@ -43,24 +45,48 @@ class Spec:
 
 
 def library(array: Any) -> str | None:
-    """ "numpy", "torch" or "cupy"; None when it is no array of these libraries."""
+    """ "numpy", "torch", "cupy", or "foreign" for another array; None for everything else."""
     if isinstance(array, np.ndarray | np.generic):
         return "numpy"
     for name, kind in (("torch", "Tensor"), ("cupy", "ndarray")):
         module = sys.modules.get(name)
         if module is not None and isinstance(array, getattr(module, kind, ())):
             return name
+    return "foreign" if device_views.is_foreign(array) else None
+
+
+def device_index(array: Any) -> int | None:
+    """The number of the GPU that holds the array; None for an array on the host."""
+    kind = library(array)
+    if kind == "torch":
+        name, _, index = str(array.device).partition(":")
+        return int(index or 0) if name == "cuda" else None
+    if kind == "cupy":
+        return int(array.device.id)
+    if kind == "foreign":
+        name, number = device_views.facts(array).device
+        return number if name == "cuda" else None
     return None
 
 
 def place(array: Any) -> str:
-    """Library and memory of an array in words, equal for arrays that one kernel can read."""
-    kind = library(array)
-    if kind == "torch":
-        return f"a torch array on {array.device}"
-    if kind == "cupy":
-        return f"a cupy array on GPU {array.device.id}"
-    return f"a {kind or type(array).__name__} array on the host"
+    """Library and memory of an array in words, equal for arrays that one plan can take."""
+    kind, index = library(array), device_index(array)
+    where = "the host" if index is None else f"cuda:{index}"
+    return f"{'an' if kind == 'foreign' else f'a {kind}'} array on {where}"
+
+
+def gpu_target(array: Any) -> str | None:
+    """The target of the GPU that holds the array, "sm_90a"; None for an array on the host.
+
+    Raises: DriverError when there is no such GPU here.
+    """
+    index = device_index(array)
+    if index is None:
+        return None
+    from kdsl_runtime.driver import device
+
+    return device(index).target
 
 
 def spec_of(array: Any) -> Spec | None:
@@ -74,6 +100,9 @@ def spec_of(array: Any) -> Spec | None:
         return Spec(dtype, tuple(array.shape), tuple(array.stride()))
     if kind in ("numpy", "cupy"):
         return _spec_of_numpy(array)
+    if kind == "foreign":
+        info = device_views.facts(array)
+        return Spec(info.dtype, info.shape, info.strides)
     if all(hasattr(array, name) for name in ("dtype", "shape", "strides")):
         shape = tuple(array.shape)
         return Spec(dtype_of(array.dtype), shape, tuple(array.strides or row_major(shape)))
@@ -106,16 +135,24 @@ def _torch_dtype(tensor: Any) -> DType:
 
 def transposed(array: Any) -> Any:
     """The matrix with its axes swapped, as a view."""
-    return array.t() if library(array) == "torch" else array.T
+    kind = library(array)
+    if kind == "foreign":
+        return device_views.transposed(array)
+    return array.t() if kind == "torch" else array.T
 
 
 def broadcast(array: Any, shape: tuple[int, ...]) -> Any:
     """A view of `shape` in which repeated axes have stride 0."""
+    kind = library(array)
+    if kind == "foreign":
+        info = device_views.facts(array)
+        strides = broadcast_strides(info.shape, info.strides, shape)
+        return device_views.broadcast(array, shape, strides)
     if tuple(array.shape) == shape:
         return array
-    if library(array) == "torch":
+    if kind == "torch":
         return array.expand(shape)
-    module = sys.modules["cupy"] if library(array) == "cupy" else np
+    module = sys.modules["cupy"] if kind == "cupy" else np
     return module.broadcast_to(array, shape)
 
 
@@ -133,11 +170,15 @@ def broadcast_strides(
 
 def empty(shape: tuple[int, ...], dtype: DType, like: Any) -> Any:
     """An uninitialised row-major array of the library, and on the device, of `like`."""
-    if library(like) == "torch":
+    kind = library(like)
+    if kind == "torch":
         torch = sys.modules["torch"]
-        kind = getattr(torch, _TO_TORCH[dtype.name])
-        return torch.empty(shape, dtype=kind, device=like.device)
-    module = sys.modules["cupy"] if library(like) == "cupy" else np
+        return torch.empty(shape, dtype=getattr(torch, _TO_TORCH[dtype.name]), device=like.device)
+    if kind == "foreign":
+        from kdsl_runtime.device_array import DeviceArray
+
+        return DeviceArray(shape, dtype, device_index(like) or 0)
+    module = sys.modules["cupy"] if kind == "cupy" else np
     return module.empty(shape, dtype.numpy)
 
 
@@ -145,11 +186,17 @@ def constant(value: Any, like: Any) -> Any:
     """`value` in the library, and on the device, of `like`: the same object when it is already."""
     kind = library(like)
     if kind == library(value):
-        return value.to(like.device) if kind == "torch" else np.asanyarray(value)
+        if kind == "torch":
+            return value.to(like.device)
+        return np.asanyarray(value) if kind == "numpy" else value
     if kind == "torch" and library(value) == "numpy":
         return _torch_from_numpy(value).to(like.device)
     if kind == "cupy" and library(value) == "numpy":
         return sys.modules["cupy"].asarray(value)
+    if kind == "foreign" and library(value) == "numpy":
+        from kdsl_runtime.device_array import to_device
+
+        return to_device(np.asarray(value), device_index(like) or 0)
     raise ArgumentError(
         f"a fused function holds a constant of {library(value)}, but its arguments are of {kind}",
         code="K926",
@@ -171,7 +218,7 @@ def _torch_from_numpy(value: Any) -> Any:
 def common_place(arrays: Sequence[Any]) -> Any:
     """The first of `arrays`, after checking that all belong to one library and one device.
 
-    Raises: ArgumentError K913 naming the two that differ.
+    Raises: ArgumentError K913 naming the two that differ, K927 on the host for any but NumPy's.
     """
     first = arrays[0]
     for index, array in enumerate(arrays):
@@ -182,4 +229,11 @@ def common_place(arrays: Sequence[Any]) -> Any:
                 code="K913",
                 fix="move them to one device before the call",
             )
+    if device_index(first) is None and library(first) != "numpy":
+        raise ArgumentError(
+            f"kernels run on NumPy arrays in the simulator and on CUDA arrays, "
+            f"got {place(first)} ({type(first).__name__})",
+            code="K927",
+            fix="pass numpy.asarray(x) for the simulator, or move it to a GPU, in torch: x.cuda()",
+        )
     return first

@@ -6,12 +6,9 @@ import os
 import sys
 from types import CodeType, FrameType
 
-import kdsl_core.errors as _core
-from kdsl_core.loc import Loc
+from kdsl_core.errors import KdslError
+from kdsl_core.loc import Loc, is_author_code
 
-_OURS = tuple(
-    os.path.dirname(os.path.abspath(path)) + os.sep for path in (__file__, _core.__file__)
-)
 _MAX_DEPTH = 6
 
 
@@ -23,12 +20,17 @@ def author_loc() -> Loc | None:
     frame: FrameType | None = sys._getframe(1)
     found: list[tuple[CodeType, int]] = []
     while frame is not None and len(found) < _MAX_DEPTH:
-        if not frame.f_code.co_filename.startswith(_OURS):
+        if is_author_code(frame.f_code):
             found.append((frame.f_code, frame.f_lasti))
         elif found:
             break
         frame = frame.f_back
     return Loc(tuple(found)) if found else None
+
+
+def locate(problem: KdslError) -> None:
+    """Put an error that has no place at the author's line that is executing now."""
+    problem.loc = problem.loc or author_loc()
 
 
 def line_of(loc: Loc | None) -> str:

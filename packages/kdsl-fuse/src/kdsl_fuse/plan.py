@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from kdsl_core.errors import ArgumentError, FusionError
+from kdsl_core.errors import ArgumentError, FusionError, KdslError
 from kdsl_fuse import arrays, reference
 from kdsl_fuse.calls import KernelCall, stored
 from kdsl_fuse.cover import Cover, choose_cover
 from kdsl_fuse.graph import Graph, Node
-from kdsl_fuse.origin import line_of
+from kdsl_fuse.origin import line_of, locate
 from kdsl_fuse.patterns import Options
 from kdsl_fuse.reasons import Reason
 from kdsl_fuse.rewrites import ALL_REWRITES
@@ -65,12 +65,14 @@ class Plan:
         steps: Sequence[Step],
         cover: Cover,
         reasons: Mapping[str, Reason],
+        options: Options,
         pack: Callable[[list[Any]], Any] | None = None,
     ) -> None:
         self.graph = graph
         self.steps = tuple(steps)
         self.cover = cover
         self.reasons = dict(reasons)
+        self.options = options
         self._held = [x for x in graph if x.op.name == "Constant" and not x.is_number]
         self._moved: dict[tuple[str, str], Any] = {}  # constants by name and place, moved once
         self._pack = pack or (lambda outputs: outputs[0] if len(outputs) == 1 else tuple(outputs))
@@ -89,8 +91,17 @@ class Plan:
     def run(self, *inputs: Any) -> Any:
         """Compute the outputs: NumPy arrays in the simulator, CUDA arrays on their GPU.
 
+        Memory: on the GPU all launches go to the caller's current stream, and nothing is waited
+        for; the call may be captured into a graph.
         Raises: ArgumentError K910 when an array is not what the plan was made for.
         """
+        try:
+            return self._run(inputs)
+        except KdslError as problem:
+            locate(problem)
+            raise
+
+    def _run(self, inputs: Sequence[Any]) -> Any:
         values = self.values(*inputs)
         for step in self.steps:
             name = step.output.name if isinstance(step, KernelCall) else step.node.name
@@ -178,7 +189,7 @@ def make_plan(
             steps.append(NumpyStep(graph, node, uncovered[node.name]))
         elif node.name in needed:
             steps.append(lowered[node.name])
-    return Plan(graph, steps, cover, uncovered, pack)
+    return Plan(graph, steps, cover, uncovered, options, pack)
 
 
 def _needed(graph: Graph, lowered: Mapping[str, KernelCall]) -> list[str]:

@@ -41,8 +41,8 @@ def explain(plan: Plan) -> str:
     numpy_steps = len(plan.steps) - len(plan.calls)
     counted = f"kernels: {len(plan.calls)}, NumPy steps: {numpy_steps}"
     return (
-        f"{columns(rows)}\n{counted}; saved: {total.bytes} bytes of memory traffic, "
-        f"{total.launches} launches"
+        f"{columns(rows)}\nplanned for {plan.options}\n{counted}; "
+        f"saved: {total.bytes} bytes of memory traffic, {total.launches} launches"
     )
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kdsl_core.dtypes import BY_NAME, DType, f32
+from kdsl_core.errors import KdslError
+from kdsl_core.loc import Loc, stated
 from kdsl_fuse.ops import op_named
 
 
@@ -14,19 +16,21 @@ class Step:
     """One operator on earlier values: 0 is the accumulator, then the extras, then the steps.
 
     A Constant's number is kept as text (`repr`), because 0.0 and −0.0, and 1 and 1.0, are equal as
-    numbers but not the same program.
+    numbers but not the same program. `loc` is where it was written, which makes no difference.
     """
 
     op: str
     args: tuple[int, ...] = ()
     attrs: tuple[tuple[str, Any], ...] = ()
+    loc: Loc | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
 class Tail:
     """A pointwise function `epilogue(acc, *extras)` from an accumulator to the value to store.
 
-    Two tails with equal steps are equal and share one kernel. Floats narrower than f32 among the
+    Two tails with equal steps are equal and share one kernel, whose locations are those of the tail
+    that was traced. Floats narrower than f32 among the
     extras are widened first, all arithmetic is f32, and a Cast rounds and widens again. The kernel
     rounds the result once, to the output's dtype.
     """
@@ -91,5 +95,10 @@ def _run(kd: Any, step: Step, args: list[Any]) -> Any:
         return _number(dict(step.attrs)["value"])
     rule = op_named(step.op)
     assert rule.kernel is not None, f"{step.op} has no code for one element"
-    result = rule.kernel(kd, *args, **dict(step.attrs))
-    return _widen(BY_NAME[dict(step.attrs)["to"]], result) if step.op == "Cast" else result
+    try:
+        with stated(step.loc):
+            result = rule.kernel(kd, *args, **dict(step.attrs))
+            return _widen(BY_NAME[dict(step.attrs)["to"]], result) if step.op == "Cast" else result
+    except KdslError as problem:
+        problem.loc = problem.loc or step.loc
+        raise

@@ -64,6 +64,12 @@ class CopyAtom:
         src, dst, ref = (recast_layout(x, 1, dtype.bits) for x in (self.src, self.dst, self.ref))
         return src, dst, ref
 
+    def _repr_svg_(self) -> str:
+        """The picture that notebooks show: who holds which element."""
+        from kdsl_core.atoms.picture import svg
+
+        return svg(self)
+
     def __str__(self) -> str:
         return self.name
 

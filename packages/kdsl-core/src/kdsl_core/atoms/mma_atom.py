@@ -55,5 +55,11 @@ class MmaAtom:
         """The element type of an operand."""
         return {"A": self.a, "B": self.b, "C": self.c}[operand]
 
+    def _repr_svg_(self) -> str:
+        """The picture that notebooks show: who holds which element."""
+        from kdsl_core.atoms.picture import svg
+
+        return svg(self)
+
     def __str__(self) -> str:
         return self.name

@@ -148,6 +148,12 @@ class TiledCopy:
         rank = len(inner_of(layout))
         return slice_((None, (0,) + (None,) * (rank - 1)), composition(tiles, (atoms, None)))
 
+    def _repr_svg_(self) -> str:
+        """The picture that notebooks show: who holds which element."""
+        from kdsl_core.atoms.picture import svg
+
+        return svg(self)
+
     def get_slice(self, thread: Leaf) -> ThrCopy:
         """The part of one thread, whose index may be known at run time only."""
         return ThrCopy(self, thread)

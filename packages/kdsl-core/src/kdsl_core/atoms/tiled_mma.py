@@ -152,6 +152,12 @@ class TiledMma:
         """The compact register layout of one thread's part of a tile, the atom's values first."""
         return Layout(self._partition_shape(operand, shape))
 
+    def _repr_svg_(self) -> str:
+        """The picture that notebooks show: who holds which element."""
+        from kdsl_core.atoms.picture import svg
+
+        return svg(self)
+
     def get_slice(self, thread: Leaf) -> ThrMma:
         """The part of one thread, whose index may be known at run time only."""
         return ThrMma(self, thread)

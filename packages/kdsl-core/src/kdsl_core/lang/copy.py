@@ -171,15 +171,21 @@ def _alignment(tensor: Tensor, run: int) -> int:
     return align
 
 
+def _provable(tensor: Tensor) -> str:
+    run = contiguous_run(tensor.layout)
+    text = f"{tensor!r} has contiguous runs of {run} × {tensor.dtype.bytes} bytes"
+    if isinstance(tensor.engine, Pointer):
+        text += f", aligned to {_alignment(tensor, run)}"
+    return text
+
+
 def _demand_width(source: Tensor, destination: Tensor, run: int, vector: int | None) -> None:
     width = run * source.dtype.bytes
     if vector is None or width >= vector:
         return
     raise TypeMismatch(
-        f"accesses of {vector} bytes were asked for, but only {width} are proven possible: "
-        f"contiguous runs of {contiguous_run(source.layout)} (source {source!r}) and "
-        f"{contiguous_run(destination.layout)} (destination {destination!r}) elements of "
-        f"{source.dtype.bytes} bytes",
+        f"accesses of {vector} bytes were asked for, but only {width} are proven possible: the "
+        f"source {_provable(source)}, the destination {_provable(destination)}",
         code="K221",
         loc=here(),
         fix="make the innermost mode contiguous and aligned on both sides, or ask for less",

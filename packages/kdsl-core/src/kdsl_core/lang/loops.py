@@ -111,13 +111,17 @@ class Loop(Region):
         )
         if self._returns is not None:
             self._returns.leave_again()
-            if self._condition() is TRUE and not self._broken:
+            if self._is_endless() and not self._broken:
                 raise Leave  # it ends by return only
         where = "when the loop runs no iteration"
         return tuple(self._value(name, at, where) for name, at, _, _ in self._spec)
 
     def _condition(self) -> Operand:
         return TRUE
+
+    def _is_endless(self) -> bool:
+        condition = self._condition()
+        return isinstance(condition, Const) and bool(condition.value)
 
     def _ended(self) -> None:
         self._over = True
@@ -218,9 +222,7 @@ class WhileLoop(Loop):
     def head(self, test: Any) -> None:
         """Take the test as it is computed before each iteration."""
         decided = truth(test)
-        self._holds = (
-            TRUE if decided else Const(dt.boolean, False) if isinstance(decided, bool) else decided
-        )
+        self._holds = Const(dt.boolean, decided) if isinstance(decided, bool) else decided
         builder().close()
         builder().open(self._body)
 

@@ -15,8 +15,8 @@ from kdsl_core.lang.liveness import Liveness, assigned, walk_scope
 # One underscore: a name with two is another name inside a class.
 STAGE = "_kdsl"
 _MUTATORS = frozenset(
-    ["add", "append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popitem"]
-    + ["popleft", "remove", "reverse", "setdefault", "sort", "update"]
+    {"add", "append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popitem"}
+    | {"popleft", "remove", "reverse", "setdefault", "sort", "update"}
 )
 _KEYWORDS = {ast.If: 2, ast.For: 3, ast.While: 5, ast.With: 4, ast.Assert: 6, ast.Return: 6}
 _LEAVES = (ast.Break, ast.Continue, ast.Return)

@@ -36,7 +36,7 @@ class TensorType:
     def parse(cls, item: Any) -> TensorType:
         """The meaning of what stands in `kd.Tensor[…]`.
 
-        Raises: StagingError K340 for an unknown type, K341 for a bad list of sizes.
+        Raises: StagingError K341 for an unknown type, K342 for a bad list of sizes.
         """
         spelled, dims = item if isinstance(item, tuple) and len(item) == 2 else (item, None)
         modes = None if dims is None else _modes(dims)

@@ -8,7 +8,7 @@ from typing import Any
 
 from kdsl_core import dtypes as dt
 from kdsl_core.dtypes import DType
-from kdsl_core.errors import StagingError
+from kdsl_core.errors import KdslError, StagingError
 from kdsl_core.ir import Kernel, Param, Target, Value
 from kdsl_core.lang.arguments import ArrayFacts, Bound, TensorClass
 from kdsl_core.lang.functions import Staged
@@ -18,7 +18,7 @@ from kdsl_core.lang.signature import Parameter, Signature
 from kdsl_core.lang.tensor import Tensor
 from kdsl_core.lang.tracer import Tracer, tracing
 from kdsl_core.layout import Layout
-from kdsl_core.loc import Loc
+from kdsl_core.loc import Loc, raised_at
 
 # Where a parameter's value comes from at launch: ("pointer", array), ("size", array, mode),
 # ("stride", array, mode) or ("scalar", name).
@@ -107,6 +107,9 @@ def __kdsl_trace_root__(
             loc=location_of(staged),
             fix="recurse on Python values only; use a loop for values of the kernel",
         ) from problem
+    except KdslError as error:  # layouts and atoms know nothing of kernels and their lines
+        error.loc = error.loc or raised_at(error.__traceback__)
+        raise
 
 
 def _parameter(

@@ -111,6 +111,12 @@ class Layout:
     def __reduce__(self) -> tuple[Any, ...]:
         return Layout, (self.shape, self.stride)
 
+    def _repr_svg_(self) -> str | None:
+        """The picture that notebooks show; None when it has no rows and columns."""
+        from kdsl_core.layout.svg import svg_layout
+
+        return svg_layout(self) if self.static and len(self) <= 2 else None
+
     def __repr__(self) -> str:
         return f"Layout({self.shape!r}, {self.stride!r})"
 

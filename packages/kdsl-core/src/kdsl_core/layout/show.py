@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kdsl_core.errors import LayoutError
-from kdsl_core.layout.int_tuple import is_static, product_each
+from kdsl_core.layout.grid import Grid, cell_text, cell_values
 from kdsl_core.layout.layout import Layout
 from kdsl_core.layout.measure import AnyLayout
 from kdsl_core.layout.tv import holders
@@ -15,11 +15,12 @@ PALETTE = (153, 157, 223, 217, 183, 159, 229, 252, 111, 114, 179, 174, 140, 80, 
 """Xterm-256 pastel backgrounds on which black text reads well."""
 
 
-def show_layout(layout: AnyLayout, color: int | None = None) -> str:
+def show_layout(layout: AnyLayout, color: int | None = None, groups: int | None = None) -> str:
     """A picture of a layout: row i, column j holds the offset of coordinate (i, j).
 
     `color` paints offsets in runs: with `color=8`, offsets 0-7 share a colour, then 8-15, and
-    so on (banks or swizzle atoms become visible). A rank-1 layout is one row.
+    so on, and after `groups` runs the colours start again (banks or swizzle atoms become
+    visible). A rank-1 layout is one row.
 
     >>> print(show_layout(Layout((2, 3), (3, 1))))
     (2,3):(3,1)
@@ -30,40 +31,28 @@ def show_layout(layout: AnyLayout, color: int | None = None) -> str:
 
     Raises: LayoutError for more than two modes or sizes not known yet.
     """
-    if not is_static(layout):
-        raise LayoutError(f"cannot draw {layout}: some sizes are known at run time", code="K102")
-    rows, columns = _grid_shape(layout)
-    rank_one = not isinstance(layout.shape, tuple) or len(layout.shape) == 1
-    cells = [
-        [layout(_crd(layout, j) if rank_one else (i, j)) for j in range(columns)]
-        for i in range(rows)
-    ]
-    run = color or 0
-    colours = [[_colour(c, run) for c in row] for row in cells] if run else None
-    return f"{layout}\n{draw_grid([[_text(c) for c in row] for row in cells], colours)}"
+    values = cell_values(layout)
+    among = min(groups or len(PALETTE), len(PALETTE))
+    colours = [[_colour(v, color, among) for v in row] for row in values] if color else None
+    return f"{layout}\n{draw_grid([[cell_text(v) for v in row] for row in values], colours)}"
 
 
-def _crd(layout: AnyLayout, index: int) -> Any:
-    return (index,) if isinstance(layout.shape, tuple) else index
+def show_grid(grid: Grid, color: bool = False) -> str:
+    """A grid as text under its title, on the nearest colours that a terminal has."""
+    cells = [["".join(cell) for cell in row] for row in grid.cells]
+    colours = [[_terminal_colour(fill) for fill in row] for row in grid.fills] if color else None
+    legend = [grid.legend] if grid.legend and (color or grid.legend.startswith("+")) else []
+    return "\n".join([grid.title, draw_grid(cells, colours), *legend])
 
 
-def _grid_shape(layout: AnyLayout) -> tuple[int, int]:
-    extents = product_each(layout.shape)
-    if len(extents) > 2:
-        raise LayoutError(
-            f"a picture has rows and columns, got {len(extents)} modes in {layout}",
-            code="K180",
-            fix="group_modes or slice_ to two modes first",
-        )
-    return (1, extents[0]) if len(extents) == 1 else (extents[0], extents[1])
+def _terminal_colour(fill: str) -> int:
+    """The xterm-256 cube's nearest colour to "#rrggbb"; its levels are 0, 95, 135, … 255."""
+    levels = [max(round((int(fill[at : at + 2], 16) - 55) / 40), 0) for at in (1, 3, 5)]
+    return 16 + 36 * levels[0] + 6 * levels[1] + levels[2]
 
 
-def _text(cell: Any) -> str:
-    return f"({','.join(map(_text, cell))})" if isinstance(cell, tuple) else str(cell)
-
-
-def _colour(cell: Any, run: int) -> int:
-    return PALETTE[cell // run % len(PALETTE)] if isinstance(cell, int) else PALETTE[0]
+def _colour(cell: Any, run: int, among: int) -> int:
+    return PALETTE[cell // run % among] if isinstance(cell, int) else PALETTE[0]
 
 
 def show_tv(tv: Layout, tile: Sequence[int], color: bool = False) -> str:

@@ -150,6 +150,12 @@ class ComposedLayout:
     def __reduce__(self) -> tuple[Any, ...]:
         return ComposedLayout, (self.outer, self.offset, self.inner)
 
+    def _repr_svg_(self) -> str | None:
+        """The picture that notebooks show; None when it has no rows and columns."""
+        from kdsl_core.layout.svg import svg_layout
+
+        return svg_layout(self) if self.static and len(self) <= 2 else None
+
     def __repr__(self) -> str:
         return f"ComposedLayout({self.outer!r}, {self.offset!r}, {self.inner!r})"
 

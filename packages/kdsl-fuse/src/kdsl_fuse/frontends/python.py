@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, overload
 
-from kdsl_core.errors import FusionError
+from kdsl_core.errors import FusionError, KdslError
 from kdsl_fuse import arrays
 from kdsl_fuse.frontends.traced import Trace, TracedArray
 from kdsl_fuse.graph import Graph
-from kdsl_fuse.origin import author_loc
+from kdsl_fuse.origin import author_loc, locate
 from kdsl_fuse.patterns import Options
-from kdsl_fuse.patterns.base import GemmKernels
+from kdsl_fuse.patterns.base import DEFAULT_TARGET, F32_PRECISIONS, GemmKernels
 from kdsl_fuse.plan import Plan, make_plan
 
 Leaf = tuple[str, Any]
@@ -22,18 +23,23 @@ Leaf = tuple[str, Any]
 class Fused:
     """A function that runs as fused kernels.
 
-    It is traced once per signature: dtypes, shapes and strides of its arrays, and the values of
-    all other arguments. Arrays and numbers that it reads from globals or closures are taken when
-    it is traced.
+    It is traced once per signature: dtypes, shapes and strides of its arrays, the target, and the
+    values of all other arguments. Arrays and numbers that it reads from globals or closures are
+    taken when it is traced. `options.target` stands where `target` is None and no GPU decides.
     """
 
     def __init__(
-        self, function: Callable[..., Any], options: Options, fallback: str | None
+        self,
+        function: Callable[..., Any],
+        options: Options,
+        fallback: str | None = None,
+        target: str | None = None,
     ) -> None:
         functools.update_wrapper(self, function)
         self.function = function
         self.options = options
         self.fallback = fallback
+        self.target = target
         self.plans: dict[Any, Plan] = {}
         self._signature = inspect.signature(function)
 
@@ -43,13 +49,25 @@ class Fused:
         leaves = list(_leaves(bound.arguments))
         if any(isinstance(value, TracedArray) for _, value in leaves):
             return self.function(*args, **kwargs)  # inside another fused function: inlined
-        plan = self._plan(bound, leaves)
-        return plan.run(*(value for _, value in leaves if arrays.spec_of(value) is not None))
+        try:
+            plan = self._plan(bound, leaves)
+            return plan.run(*(value for _, value in leaves if arrays.spec_of(value) is not None))
+        except KdslError as problem:
+            locate(problem)
+            raise
 
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
-        """The plan for arrays, or for `kd.spec(dtype, shape)`s where there is no data."""
+        """The plan for arrays, or for `kd.spec(dtype, shape)`s where there is no data.
+
+        Raises: FusionError K909 for operators without a kernel; DriverError for CUDA arrays where
+        there is no GPU and no target was stated.
+        """
         bound = self._bind(args, kwargs)
-        return self._plan(bound, list(_leaves(bound.arguments)))
+        try:
+            return self._plan(bound, list(_leaves(bound.arguments)))
+        except KdslError as problem:
+            locate(problem)
+            raise
 
     def graph(self, *args: Any, **kwargs: Any) -> Graph:
         """The operator graph as the function was written, before any rewrite."""
@@ -61,13 +79,22 @@ class Fused:
         return bound
 
     def _plan(self, bound: inspect.BoundArguments, leaves: list[Leaf]) -> Plan:
-        key = tuple((path, _key(path, value)) for path, value in leaves)
+        options = self._options([value for _, value in leaves])
+        key = (options, *((path, _key(path, value)) for path, value in leaves))
         plan = self.plans.get(key)
         if plan is None:
             graph, pack = self._trace(bound)
-            plan = make_plan(graph, self.options, fallback=self.fallback, pack=pack)
+            plan = make_plan(graph, options, fallback=self.fallback, pack=pack)
             self.plans[key] = plan
         return plan
+
+    def _options(self, values: Sequence[Any]) -> Options:
+        """The options with the target: the one stated, else that of the GPU of the arrays."""
+        held = [value for value in values if arrays.library(value)]
+        if self.target is not None or not held:
+            return self.options
+        target = arrays.gpu_target(arrays.common_place(held))
+        return replace(self.options, target=target) if target else self.options
 
     def _trace(self, bound: inspect.BoundArguments) -> tuple[Graph, Callable[[list[Any]], Any]]:
         name = self.function.__name__
@@ -154,7 +181,11 @@ def _outputs(name: str, result: Any) -> tuple[list[TracedArray], Callable[[list[
 def fuse(function: Callable[..., Any], /) -> Fused: ...
 @overload
 def fuse(
-    *, fallback: str | None = None, target: str | None = None, gemm: GemmKernels | None = None
+    *,
+    fallback: str | None = None,
+    target: str | None = None,
+    f32_precision: str = "ieee",
+    gemm: GemmKernels | None = None,
 ) -> Callable[[Callable[..., Any]], Fused]: ...
 
 
@@ -164,19 +195,37 @@ def fuse(
     *,
     fallback: str | None = None,
     target: str | None = None,
+    f32_precision: str = "ieee",
     gemm: GemmKernels | None = None,
 ) -> Any:
     """Make a Python function of arrays run as fused kernels.
 
     `fallback="numpy"` lets operators without a kernel run in NumPy, which `plan.explain()` shows;
-    without it they are an error. `target` ("sm_90a") refuses kernels that it lacks while planning.
+    without it they are an error.
+
+    `target` ("sm_90a") decides which kernels there are and how large their tiles may be; left out,
+    the GPU of the arguments decides, and for NumPy arrays and `kd.spec`s "sm_80", whose kernels
+    run on everything newer.
+
+    `f32_precision="tf32"` lets products of f32 matrices use the tensor cores: faster on a GPU, with
+    the operands rounded to 10 mantissa bits (relative error 2⁻¹¹ each); sums stay in f32. "ieee"
+    keeps every bit.
+
     `gemm` replaces the shipped GEMM kernel.
+
+    Raises: FusionError K923 for a fallback, K928 for a precision that there is not.
     """
     if fallback not in (None, "numpy"):
         raise FusionError(
             f'fallback is None or "numpy", got {fallback!r}', code="K923", loc=author_loc()
         )
-    options = Options(target, gemm)
+    if f32_precision not in F32_PRECISIONS:
+        raise FusionError(
+            f"f32_precision is one of {', '.join(F32_PRECISIONS)}, got {f32_precision!r}",
+            code="K928",
+            loc=author_loc(),
+        )
+    options = Options(target or DEFAULT_TARGET, gemm, f32_precision)
     if function is not None:
-        return Fused(function, options, fallback)
-    return lambda plain: Fused(plain, options, fallback)
+        return Fused(function, options, fallback, target)
+    return lambda plain: Fused(plain, options, fallback, target)

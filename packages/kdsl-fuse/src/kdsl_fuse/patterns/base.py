@@ -19,17 +19,30 @@ class GemmKernels(Protocol):
     gemm_sm80: Any
 
     def plan_gemm(
-        self, m: int, n: int, k: int, a_dtype: DType
+        self, m: int, n: int, k: int, dtype: DType, *, target: str, f32_precision: str
     ) -> tuple[Any, int | Sequence[int], int | Sequence[int]]:
-        """Configuration, grid and block for an m×n×k product."""
+        """Configuration, grid and block for an m×n×k product on `target`."""
+
+
+DEFAULT_TARGET = "sm_80"  # what is planned for it runs on everything newer
+F32_PRECISIONS = ("ieee", "tf32")
 
 
 @dataclass(frozen=True)
 class Options:
-    """Choices of the caller that patterns look at: the target, and the kernels to use."""
+    """Choices of the caller that patterns look at.
 
-    target: str | None = None
+    `target` bounds the instructions and the shared memory of a kernel. `f32_precision` "tf32" lets
+    products of f32 matrices use the tensor cores, which round the operands to 10 mantissa bits;
+    "ieee" keeps every bit. `gemm` holds the kernels to use instead of those shipped.
+    """
+
+    target: str = DEFAULT_TARGET
     gemm: GemmKernels | None = None
+    f32_precision: str = "ieee"
+
+    def __str__(self) -> str:
+        return f"target {self.target}, products of f32 in {self.f32_precision}"
 
 
 @dataclass(frozen=True, eq=False)

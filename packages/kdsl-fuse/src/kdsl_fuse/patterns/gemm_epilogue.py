@@ -44,7 +44,9 @@ class GemmEpilogue:
         kernels = options.gemm or _shipped()
         a, b = graph.operands(match.anchor)
         (m, k), (_, n) = a.shape, b.shape
-        config, grid, block = kernels.plan_gemm(m, n, k, a.dtype)
+        config, grid, block = kernels.plan_gemm(
+            m, n, k, a.dtype, target=options.target, f32_precision=options.f32_precision
+        )
         tail, extras = build_tail(graph, match)
         return KernelCall(
             name="gemm_sm80",
@@ -110,8 +112,8 @@ def _dtypes(a: Node, b: Node) -> Reason | None:
     )
 
 
-def _target(target: str | None) -> Reason | None:
-    found = re.match(r"sm_(\d+)", target or "")
+def _target(target: str) -> Reason | None:
+    found = re.match(r"sm_(\d+)", target)
     if found is None or int(found[1]) >= OLDEST_ARCHITECTURE:
         return None
     return Reason("KF-TARGET", f"gemm_sm80 needs sm_80 or newer, the target is {target}")
@@ -183,7 +185,7 @@ def build_tail(graph: Graph, match: Match) -> tuple[Tail, tuple[Operand, ...]]:
         step = (
             number_step(_python(node))
             if node.is_number
-            else Step(node.op.name, args, node.op.attrs)
+            else Step(node.op.name, args, node.op.attrs, node.loc)
         )
         index[node.name] = first + len(steps)
         steps.append(step)

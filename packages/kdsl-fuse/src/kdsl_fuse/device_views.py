@@ -1,0 +1,51 @@
+"""CUDA arrays of libraries that kdsl_fuse has no words for: their facts, and views of them.
+
+They are JAX arrays, `kdsl_runtime.DeviceArray`s, and everything else with DLPack or
+`__cuda_array_interface__`. What a plan makes for them is a `DeviceArray`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kdsl_runtime.arrays import ArrayInfo
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceView:
+    """The memory of an array with another shape and other strides; a launch takes it as an array."""
+
+    info: ArrayInfo
+
+    def __kdsl_array__(self) -> ArrayInfo:
+        """Where and what this view is."""
+        return self.info
+
+
+def facts(array: Any) -> ArrayInfo:
+    """Pointer, dtype, shape, strides and device."""
+    from kdsl_runtime.arrays import describe
+
+    return describe(array)
+
+
+def is_foreign(value: Any) -> bool:
+    """Whether it is an array by one of the protocols."""
+    if isinstance(value, bool | int | float | str | tuple | list | dict) or callable(value):
+        return False
+    from kdsl_runtime.arrays import is_array
+
+    return is_array(value)
+
+
+def transposed(array: Any) -> DeviceView:
+    """The matrix with its axes swapped."""
+    info = facts(array)
+    return DeviceView(replace(info, shape=info.shape[::-1], strides=info.strides[::-1]))
+
+
+def broadcast(array: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> DeviceView:
+    """The array repeated to `shape` by the strides given."""
+    return DeviceView(replace(facts(array), shape=shape, strides=strides))

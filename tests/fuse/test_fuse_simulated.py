@@ -1,0 +1,246 @@
+"""Fused functions with the shipped GEMM kernel, in the simulator with every check on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import kdsl_core as kd
+import kdsl_fuse as kf
+from kdsl_core.errors import KdslError, TypeMismatch
+from kdsl_fuse import ops
+from kdsl_fuse.kernels.gemm_sm80 import gemm_sm80
+from kdsl_fuse.reference import evaluate
+
+BF16, F16, F32 = ml_dtypes.bfloat16, np.float16, np.float32
+# Each operator is written with the last value v, an earlier one u, and an operand e from outside
+# in −1 … 1, and changes its result by at most STEEPEST times a change of v or u.
+STEEPEST = 1.13  # GELU's largest slope; SiLU's is 1.1, all others' at most 1
+OPERATORS: dict[str, Callable[..., Any]] = {
+    "bias": lambda v, u, e, narrow: v + e,
+    "bias on the left": lambda v, u, e, narrow: e + v,
+    "minus": lambda v, u, e, narrow: e - v,
+    "scale": lambda v, u, e, narrow: v * e,
+    "number": lambda v, u, e, narrow: v * -0.75 + 0.5,
+    "gelu": lambda v, u, e, narrow: kf.gelu(v),
+    "gelu tanh": lambda v, u, e, narrow: kf.gelu(v, approximate="tanh"),
+    "relu": lambda v, u, e, narrow: kf.relu(v),
+    "silu": lambda v, u, e, narrow: kf.silu(v),
+    "tanh": lambda v, u, e, narrow: kf.tanh(v),
+    "sigmoid": lambda v, u, e, narrow: kf.sigmoid(v),
+    "narrow": lambda v, u, e, narrow: kf.cast(v, narrow),
+    "widen": lambda v, u, e, narrow: kf.cast(v, "f32"),
+    "earlier value": lambda v, u, e, narrow: (v + u) * 0.5,
+    "maximum": lambda v, u, e, narrow: kf.maximum(v, u),
+    "select": lambda v, u, e, narrow: kf.where(e > 0, v, u),
+}
+SIZES = st.integers(1, 40)
+OUTSIDE = st.sampled_from(["row", "column", "scalar", "matrix", "transposed matrix"])
+
+
+def outside(kind: str, m: int, n: int) -> tuple[int, ...]:
+    """The shape of an operand from outside."""
+    shapes = {"row": (n,), "column": (m, 1), "scalar": (), "transposed matrix": (n, m)}
+    return shapes.get(kind, (m, n))
+
+
+def draw(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any, order: str) -> Any:
+    """Uniform numbers in −1 … 1 in C or F order."""
+    return np.asarray(rng.uniform(-1, 1, shape).astype(dtype), order=order)
+
+
+def rounding_bound(graph: kf.Graph, inputs: list[Any], k: int) -> float:
+    """How far a plan may be from the f64 reference: every rounding moves a value by at most half
+    an epsilon of itself, and each operator after it magnifies that by at most STEEPEST."""
+    every = list(graph)
+    wide = kf.Graph.__new__(kf.Graph)
+    wide.__dict__.update(graph.__dict__, outputs=[n for n in every if n.dtype.is_float])
+    largest = max(float(np.max(np.abs(x.astype(np.float64)))) for x in evaluate(wide, inputs))
+    casts = [node.dtype for node in [*every, *graph.outputs] if node.op.name == "Cast"]
+    rounded = [float(ml_dtypes.finfo(d.numpy).eps) / 2 for d in casts]
+    stored = float(ml_dtypes.finfo(graph.outputs[0].dtype.numpy).eps) / 2
+    in_f32 = (k + 16 * len(every)) * 2.0**-24
+    return float(STEEPEST ** len(every) * (largest + 1) * (sum(rounded) + stored + in_f32))
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    steps=st.lists(
+        st.tuples(st.sampled_from(sorted(OPERATORS)), st.integers(0, 9), st.integers(0, 9)),
+        min_size=1,
+        max_size=6,
+    ),
+    kinds=st.lists(OUTSIDE, min_size=1, max_size=3),
+    sizes=st.tuples(SIZES, SIZES, SIZES),
+    dtypes=st.sampled_from([(F32, "bf16"), (F32, "f16"), (BF16, "bf16"), (F16, "f16")]),
+    orders=st.tuples(st.sampled_from("CF"), st.sampled_from("CF"), st.booleans()),
+    seed=st.integers(0, 99),
+)
+def test_random_tails_equal_the_reference(
+    steps: Any, kinds: Any, sizes: Any, dtypes: Any, orders: Any, seed: int
+) -> None:
+    """Any tail on any sizes, types and major orders is one kernel within the rounding bound."""
+    rng = np.random.default_rng(seed)
+    (m, n, k), (dtype, narrow), (order_x, order_w, turned) = sizes, dtypes, orders
+    x = draw(rng, (m, k), dtype, order_x)
+    w = draw(rng, (n, k) if turned else (k, n), dtype, order_w)
+    operands = [draw(rng, outside(kind, m, n), dtype, "C") for kind in kinds]
+
+    @kf.fuse
+    def layer(x: Any, w: Any, operands: Any) -> Any:
+        pairs = zip(operands, kinds, strict=True)
+        given = [e.T if kind == "transposed matrix" else e for e, kind in pairs]
+        values = [x @ (w.T if turned else w)]
+        for name, earlier, which in steps:
+            u, e = values[earlier % len(values)], given[which % len(given)]
+            values.append(OPERATORS[name](values[-1], u, e, narrow))
+        return values[-1]
+
+    result = layer(x, w, operands)
+    plan = layer.plan(x, w, operands)
+    inputs = [x, w, *operands]
+    assert len(plan.steps) == len(plan.calls) == 1
+    (expected,) = evaluate(plan.graph, inputs)
+    assert (result.dtype, result.shape) == (expected.dtype, (m, n))
+    np.testing.assert_allclose(
+        result.astype(np.float64),
+        expected.astype(np.float64),
+        rtol=0,
+        atol=rounding_bound(plan.graph, inputs, k),
+    )
+
+
+def dense(m: int = 17, n: int = 24, k: int = 40, dtype: Any = BF16) -> list[Any]:
+    """x, w, a bias and a residual."""
+    rng = np.random.default_rng(m + n + k)
+    return [draw(rng, shape, dtype, "C") for shape in ((m, k), (k, n), (n,), (m, n))]
+
+
+@kf.fuse
+def residual_layer(x: Any, w: Any, b: Any, r: Any) -> Any:
+    """Bias, GELU and a residual."""
+    return kf.gelu(x @ w + b) + r
+
+
+def test_a_call_can_be_run_simulated_and_shown() -> None:
+    """run, simulate, specs, module and ptx of a call all are of the same kernel."""
+    args = dense()
+    plan = residual_layer.plan(*args)
+    (call,) = plan.calls
+    values = plan.values(*args)
+    once = call.run(values)
+    again = call.simulate(values, on_hazard="collect", order="shuffle", seed=3)
+    assert again.hazards == ()
+    c = again.outputs[2]
+    assert once.tobytes() == c.tobytes() == residual_layer(*args).tobytes()
+    facts = [(spec.dtype.name, spec.shape, spec.strides) for spec in call.specs()]
+    assert facts == [
+        ("bf16", (17, 40), (40, 1)),
+        ("bf16", (24, 40), (1, 24)),
+        ("bf16", (17, 24), (24, 1)),
+        ("bf16", (17, 24), (0, 1)),
+        ("bf16", (17, 24), (24, 1)),
+    ]
+    for target in ("sm_80", "sm_90a"):
+        module = call.module(target)
+        assert call.ptx(target) == module.text
+        assert f".target {target}" in module.text
+        assert module.threads == call.block[0]
+        assert module.shared_bytes >= call.config.shared_bytes(2)
+
+
+def test_equal_tails_share_one_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same tail written twice is traced once, another one again."""
+    from kdsl_core.lang import kernel
+
+    traces: list[Any] = []
+
+    def counted(*args: Any, **options: Any) -> Any:
+        traces.append(args)
+        return original(*args, **options)
+
+    original = kernel.trace
+    gemm_sm80.clear()
+    monkeypatch.setattr(kernel, "trace", counted)
+    first = kf.fuse(lambda x, w, b, r: kf.silu(x @ w + b) * r)
+    second = kf.fuse(lambda a, v, c, s: kf.silu(a @ v + c) * s)
+    other = kf.fuse(lambda x, w, b, r: kf.silu(x @ w + b) * r * 2)
+    results = [layer(*dense()) for layer in (first, second, first)]
+    assert len(traces) == 1
+    assert len({result.tobytes() for result in results}) == 1
+    other(*dense())
+    assert len(traces) == 2
+
+
+def test_fallback_runs_the_rest_in_numpy() -> None:
+    """What the kernel leaves runs in NumPy on its result, when asked for."""
+    x, w, *_ = dense(dtype=F32)
+
+    @kf.fuse(fallback="numpy")
+    def layer(x: Any, w: Any) -> Any:
+        y = kf.relu(x @ w)
+        return y, kf.tanh(y)
+
+    y, t = layer(x, w)
+    assert [type(step).__name__ for step in layer.plan(x, w).steps] == ["KernelCall", "NumpyStep"]
+    np.testing.assert_allclose(y, np.maximum(x @ w, 0), rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(t, np.tanh(y))
+
+
+def test_layers_feed_each_other() -> None:
+    """Two kernels and a transposed view between them."""
+    x, w, *_ = dense(dtype=F32)
+    layer = kf.fuse(lambda x, w: kf.tanh(x @ w).T @ x)
+    assert len(layer.plan(x, w).calls) == 2
+    np.testing.assert_allclose(layer(x, w), np.tanh(x @ w).T @ x, rtol=1e-4, atol=1e-5)
+
+
+def test_tf32_is_asked_for_and_shown() -> None:
+    """f32_precision="tf32" takes the tensor cores, whose operands have 10 mantissa bits."""
+    x, w, *_ = dense(dtype=F32)
+    exact, fast = kf.fuse(lambda x, w: x @ w), kf.fuse(f32_precision="tf32")(lambda x, w: x @ w)
+    assert "TF32" in fast.plan(x, w).calls[0].config.atom
+    assert "TF32" not in exact.plan(x, w).calls[0].config.atom
+    assert "products of f32 in tf32" in fast.plan(x, w).explain()
+    bound = np.abs(x) @ np.abs(w) * 2.0**-10
+    error = np.abs(fast(x, w) - x.astype(np.float64) @ w)
+    assert np.all(error <= bound)
+    assert np.any(error > bound * 2.0**-8)
+
+
+def test_target_bounds_the_tile() -> None:
+    """A target with less shared memory gets a smaller tile, and each plan fits its own."""
+    specs = [kd.spec("bf16", (8192, 8192)) for _ in range(2)]
+    tiles = {}
+    for target in ("sm_80", "sm_89", "sm_90a"):
+        layer = kf.fuse(target=target)(lambda x, w: x @ w)
+        (call,) = layer.plan(*specs).calls
+        assert call.module(target).shared_bytes <= kd.target_of(target).shared_bytes
+        assert f"target {target}" in layer.plan(*specs).explain()
+        tiles[target] = call.config.tile
+    assert tiles["sm_89"] < tiles["sm_80"]
+
+
+def test_error_in_a_tail_is_at_the_authors_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What goes wrong while a tail is traced is shown where its operator was written."""
+    broken = ops.OpDef("Relu", ops.op_named("Relu").infer, np.abs, lambda kd, x: x & 1)
+    monkeypatch.setitem(ops._BY_NAME, "Relu", broken)
+
+    def layer(x: Any, w: Any, b: Any, r: Any) -> Any:
+        biased = x @ w + b
+        return kf.relu(biased) + r
+
+    with pytest.raises(KdslError) as caught:
+        kf.fuse(layer)(*dense())
+    error = caught.value
+    assert isinstance(error, TypeMismatch)
+    assert error.loc is not None
+    assert (error.loc.file, error.loc.line) == (__file__, layer.__code__.co_firstlineno + 2)
+    assert "called from gemm_sm80.py" in str(error)
+    assert "tail.py" not in str(error)
