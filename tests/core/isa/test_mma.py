@@ -185,7 +185,7 @@ def test_fp8_needs_ada() -> None:
 @pytest.mark.parametrize("wrong", [{"d": 2}, {"a": 2}, {"b": 4}, {"dtype": f32}, {"dtype": i32}])
 def test_wrong_registers_are_refused(wrong: dict[str, Any]) -> None:
     """The number and types of registers are checked."""
-    with pytest.raises(TypeMismatch, match=r"mma\.sync: "):
+    with pytest.raises(TypeMismatch, match=r"mma\.sync\."):
         build(**wrong)
 
 

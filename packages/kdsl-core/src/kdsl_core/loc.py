@@ -116,7 +116,7 @@ def stated(loc: Loc | None) -> Iterator[None]:
         _stated.reset(before)
 
 
-def here(frame: FrameType | None = None) -> Loc | None:
+def here(frame: FrameType | None = None, depth: int = _MAX_DEPTH) -> Loc | None:
     """The location of the author's code that is executing now; None when there is none.
 
     Walks outward from `frame` (default: the caller). The walk ends at the first kdsl frame beyond
@@ -125,7 +125,7 @@ def here(frame: FrameType | None = None) -> Loc | None:
     frame = frame or sys._getframe(1)
     elsewhere = _stated.get()
     found = list(elsewhere.frames[:_MAX_DEPTH]) if elsewhere else []
-    while frame is not None and len(found) < _MAX_DEPTH:
+    while frame is not None and len(found) < depth:
         code = frame.f_code
         if is_author_code(code):
             found.append((code, frame.f_lasti))

@@ -55,7 +55,7 @@ class KernelFunction:
         raise ArgumentError(
             f"{self.__name__} is a kernel and was called like a function",
             code="K625",
-            loc=here(),
+            loc=here(depth=1),
             fix=f"say how many blocks and threads: {self.__name__}[grid, block](…)",
         )
 

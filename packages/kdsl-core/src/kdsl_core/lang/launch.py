@@ -66,7 +66,7 @@ class Launch:
         try:
             self._run(args, kwargs)
         except KdslError as error:
-            error.loc = error.loc or here()
+            error.loc = error.loc or here(depth=1)
             raise
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

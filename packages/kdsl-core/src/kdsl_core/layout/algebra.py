@@ -16,14 +16,16 @@ from kdsl_core.layout.exact import (
     factored,
     refuse_run_time,
 )
+from kdsl_core.layout.facts import divides, is_decidable, missing, smaller
 from kdsl_core.layout.int_tuple import (
     IntTuple,
     Leaf,
-    ceil_div,
+    floordiv,
     is_one,
     is_static,
     is_zero,
     leaves,
+    magnitude,
     mul,
     sign,
     unwrap,
@@ -130,9 +132,9 @@ def compose_leaf(a: Modes, extent: Leaf, step: Leaf) -> LeafResult:
         return LeafResult((extent,), (0,), ())
     if len(a.shape) == 1:
         return LeafResult((extent,), (mul(step, a.stride[0]),), ())
-    if not is_static(step):
+    if not is_decidable(step):
         refuse_run_time(f"{step!r}, a stride over the modes {a}")
-    if not is_static(extent) or not is_static(a.shape[:-1]):
+    if type(extent) is not int or type(step) is not int or not is_static(a.shape[:-1]):
         return _compose_run_time(a, extent, step)
     result = _compose_static(a, extent, step)
     return result if result is not None else factored(a, extent, step)
@@ -164,30 +166,44 @@ def _compose_static(a: Modes, extent: int, step: int) -> LeafResult | None:
     return LeafResult(tuple(out_shape), tuple(out_stride), tuple(digits), step_sign < 0)
 
 
-def _compose_run_time(a: Modes, extent: Leaf, step: int) -> LeafResult:
-    """The same walk where an extent is dynamic: every decision it takes must be a static one."""
-    rest, out_shape, out_stride, digits = extent, [], [], []
+def _compose_run_time(a: Modes, extent: Leaf, step: Leaf) -> LeafResult:
+    """The same walk where some number is not static: the facts must decide each of its steps."""
+    negative = bool(step < 0)
+    rest, step, turn = extent, magnitude(step), -1 if negative else 1
+    out_shape: list[Leaf] = []
+    out_stride: list[Leaf] = []
+    digits: list[Leaf] = []
     for s, d in zip(a.shape[:-1], a.stride[:-1], strict=True):
         if is_one(rest):
             break
-        if type(s) is not int:
+        if not is_decidable(s):
             refuse_run_time(f"{step} % {s!r} == 0 or {s!r} % {step} == 0, to split {a}")
-        if step % s == 0:
+        if divides(s, step):
             digits.append(0)
-            step //= s
+            step = step // s
             continue
-        if type(rest) is not int or s % step or rest % min(s // step, rest):
-            refuse_run_time(f"{rest!r} % {ceil_div(s, abs(step))} == 0, to split {a}")
-        count = min(s // step, rest)
+        count = _steps_inside(a, s, step, rest)
         out_shape.append(count)
-        out_stride.append(mul(step, d))
-        digits.append((count - 1) * step)
-        rest //= count
-        step = 1
+        out_stride.append(mul(turn, mul(step, d)))
+        digits.append(mul(count - 1, step))
+        rest, step = floordiv(rest, count), 1
     if not out_shape or not is_one(rest):
         out_shape.append(rest)
-        out_stride.append(0 if is_one(rest) else mul(step, a.stride[-1]))
-    return LeafResult(tuple(out_shape), tuple(out_stride), tuple(digits))
+        out_stride.append(0 if is_one(rest) else mul(turn, mul(step, a.stride[-1])))
+    return LeafResult(tuple(out_shape), tuple(out_stride), tuple(digits), negative)
+
+
+def _steps_inside(a: Modes, extent: Leaf, step: Leaf, rest: Leaf) -> Leaf:
+    """How many of `rest` steps stay inside a mode of `a` that the steps fill evenly."""
+    if not divides(step, extent):
+        raise missing(f"{extent} % {step} == 0, to split {a}")
+    inside = floordiv(extent, step)
+    if not is_decidable(rest):
+        refuse_run_time(f"{rest!r} % {inside} == 0, to split {a}")
+    count = smaller(inside, rest)
+    if not divides(count, rest):
+        raise missing(f"{rest} % {count} == 0, to split {a}")
+    return count
 
 
 # -- swizzles ------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from typing import Any
 
 from kdsl_core.errors import LayoutError
 from kdsl_core.layout.int_tuple import IntTuple, add, is_zero, leaves, mul
+from kdsl_core.layout.symbolic import SymInt
 
 
 class ArithmeticTuple(tuple[Any, ...]):
@@ -95,17 +96,23 @@ class ScaledBasis:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ScaledBasis) or self.path != other.path:
             return False
-        same = self.value is other.value
-        return same or (self.static and other.static and bool(self.value == other.value))
+        if self.value is other.value:
+            return True
+        return _by_value(self.value) and _by_value(other.value) and bool(self.value == other.value)
 
     def __hash__(self) -> int:
-        return hash((self.path, self.value if self.static else id(self.value)))
+        return hash((self.path, self.value if _by_value(self.value) else id(self.value)))
 
     def __repr__(self) -> str:
         return f"ScaledBasis({self.value!r}, {', '.join(map(str, self.path))})"
 
     def __str__(self) -> str:
         return f"{self.value}@{'@'.join(map(str, reversed(self.path)))}"
+
+
+def _by_value(x: Any) -> bool:
+    """Whether a leaf compares by value; run-time integers compare by identity."""
+    return type(x) is int or isinstance(x, SymInt)
 
 
 def E(*path: int) -> ScaledBasis:

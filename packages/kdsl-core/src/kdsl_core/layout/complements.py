@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from operator import itemgetter
 
 from kdsl_core.errors import LayoutError
 from kdsl_core.layout.coord import compact_strides
 from kdsl_core.layout.exact import refuse_run_time
+from kdsl_core.layout.facts import divides, is_decidable, missing, sorted_by_size
 from kdsl_core.layout.int_tuple import (
     IntTuple,
     Leaf,
@@ -21,6 +23,7 @@ from kdsl_core.layout.int_tuple import (
 from kdsl_core.layout.layout import Layout
 from kdsl_core.layout.measure import AnyLayout, cosize, inner_of, size
 from kdsl_core.layout.structure import coalesce, filter_layout
+from kdsl_core.layout.symbolic import SymInt
 
 
 def complement(layout: AnyLayout, cotarget: IntTuple = None, *, covering: bool = True) -> Layout:
@@ -53,6 +56,8 @@ def _complement(plain: Layout, target: IntTuple, covering: bool) -> Layout:
     rest = coalesce(Layout(rest)).shape
     rest_strides = compact_strides(rest, span)
     result: Layout = coalesce(Layout.of((tuple(shapes), rest), (tuple(strides), rest_strides)))
+    if covering and not exact and not is_decidable(target):
+        refuse_run_time(f"{size(plain)} * {size(result)} >= {product(target)}")
     if covering and not exact and size(plain) * size(result) < product(target):
         raise LayoutError(
             f"no complement of {plain} reaches {product(target)}: its strides are not multiples"
@@ -70,22 +75,23 @@ def _gaps(plain: Layout) -> tuple[list[Leaf], list[Leaf], Leaf, bool]:
     """The modes between those of `plain`, the span of all of them, and whether all gaps divide."""
     modes = list(zip(leaves(plain.shape), leaves(plain.stride), strict=True))
     if len(modes) > 1:
-        if not is_static(plain.stride):
+        if not is_decidable(plain.stride):
             refuse_run_time(f"the order of the strides of {plain}")
-        modes.sort(key=lambda mode: mode[1])
+        modes = sorted_by_size(modes, key=itemgetter(1))
     shapes, strides, span, exact = [], [], 1, True
     for s, d in modes:
-        if not is_static(span):
-            refuse_run_time(f"{d} % {span!r} == 0, the gap below stride {d} of {plain}")
+        symbolic = isinstance(d, SymInt) or not is_static(span)
+        if symbolic and not divides(span, d):
+            raise missing(f"{d} % {span} == 0, the gap below stride {d} of {plain}")
         gap = floordiv(d, span)
-        if type(gap) is int and gap < 1:
+        if is_decidable(gap) and gap < 1:
             raise LayoutError(
                 f"{plain} has no complement: stride {d} lies inside the span {span} of the modes"
                 f" below it, so their elements overlap",
                 code="K140",
                 fix="complement needs modes that do not overlap",
             )
-        exact = exact and (type(d) is not int or d % span == 0)
+        exact = exact and (symbolic or type(d) is not int or d % span == 0)
         shapes.append(gap)
         strides.append(span)
         span = mul(d, s)

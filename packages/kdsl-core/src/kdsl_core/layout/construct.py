@@ -7,6 +7,7 @@ from typing import Any
 from kdsl_core.errors import LayoutError
 from kdsl_core.layout.basis import E
 from kdsl_core.layout.coord import compact_right, compact_strides
+from kdsl_core.layout.facts import is_decidable, sorted_by_size
 from kdsl_core.layout.int_tuple import (
     IntTuple,
     Leaf,
@@ -40,7 +41,7 @@ def make_layout_right(shape: IntTuple) -> Layout:
 def make_ordered_layout(shape: IntTuple, order: IntTuple) -> Layout:
     """The compact layout whose modes are filled in ascending order of `order`.
 
-    Dynamic entries of `order` come after all static ones; equal entries keep their place.
+    Run-time entries of `order` come after all others; equal entries keep their place.
 
     >>> print(make_ordered_layout((2, 3, 5), (1, 2, 0)))
     (2,3,5):(5,10,1)
@@ -51,17 +52,15 @@ def make_ordered_layout(shape: IntTuple, order: IntTuple) -> Layout:
 
 def _ordered_strides(shape: IntTuple, order: IntTuple) -> IntTuple:
     parts, ranks = _paired(shape, order)
-    filled = sorted(range(len(parts)), key=lambda i: _order_key(ranks[i]))
+    known = [i for i in range(len(parts)) if is_decidable(ranks[i])]
+    filled = sorted_by_size(known, key=ranks.__getitem__)
+    filled += [i for i in range(len(parts)) if i not in known]
     strides: list[Any] = [0] * len(parts)
     current: Leaf = 1
     for i in filled:
         strides[i] = compact_strides(parts[i], current)
         current = mul(current, product(parts[i]))
     return unflatten_tuple(strides, order)
-
-
-def _order_key(rank: Any) -> tuple[int, int]:
-    return (0, rank) if type(rank) is int else (1, 0)
 
 
 def _paired(shape: IntTuple, order: IntTuple) -> tuple[list[Any], list[Any]]:

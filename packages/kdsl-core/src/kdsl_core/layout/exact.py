@@ -8,8 +8,9 @@ from typing import Any, NamedTuple, NoReturn
 from kdsl_core.errors import LayoutError
 from kdsl_core.layout.basis import ScaledBasis
 from kdsl_core.layout.coord import idx2crd, offset_of
-from kdsl_core.layout.int_tuple import Leaf, leaves, product
+from kdsl_core.layout.int_tuple import Leaf, is_zero, leaves, product
 from kdsl_core.layout.layout import Layout, shape_str
+from kdsl_core.layout.symbolic import SymInt
 
 CHECKED_ELEMENTS = 1 << 18
 """Most values that one decision may evaluate; beyond it an operation refuses."""
@@ -30,7 +31,7 @@ class LeafResult(NamedTuple):
 
     shape: tuple[Leaf, ...]
     stride: tuple[Leaf, ...]
-    digits: tuple[int, ...]
+    digits: tuple[Leaf, ...]
     negative: bool = False
 
 
@@ -72,7 +73,7 @@ def factored(a: Modes, extent: int, step: int) -> LeafResult:
             fix="choose a stride or extent that divides the modes",
         )
     values = [extrapolated(a, i * step) for i in range(extent)]
-    odd = next((i for i, v in enumerate(values) if type(v) is not int), None)
+    odd = next((i for i, v in enumerate(values) if not isinstance(v, (int, SymInt))), None)
     if odd is not None and isinstance(values[odd], (tuple, ScaledBasis)):
         _refuse(f"{a} o {extent}:{step}", odd, values[odd], "a multiple of one basis vector")
     if odd is not None:
@@ -120,7 +121,7 @@ def check_sums(a: Layout, b: Layout, result: Layout, parts: list[Composed]) -> N
 
     Each mode of the result is right alone; their sum is right when no digit of `a` overflows.
     """
-    moving = [part for part in parts if any(part.leaf.digits)]
+    moving = [part for part in parts if not all(map(is_zero, part.leaf.digits))]
     negative = any(part.leaf.negative for part in parts)
     if len(parts) <= 1 or not (moving or negative):
         return
@@ -134,7 +135,7 @@ def _carries(parts: list[Composed]) -> bool:
     """Whether the largest digits that the parts reach add up past a mode's extent."""
     for j, extent in enumerate(parts[0].through.shape[:-1]):
         total = sum([p.leaf.digits[j] for p in parts if j < len(p.leaf.digits)])
-        if total and total >= extent:
+        if not is_zero(total) and total >= extent:
             return True
     return False
 

@@ -1,7 +1,7 @@
 """Nested tuples of integers: the shapes, strides and coordinates of layouts.
 
-A leaf is a *static* integer (a Python int, decided now) or a *dynamic* one: any object with
-``+ - * // %`` that stands for a number known only at run time. Nothing here compares or
+A leaf is a *static* integer (a Python int, decided now), a *symbolic* one (`sym`, which decides
+what its facts imply) or a *run-time* one: any object with ``+ - * // %`` that stands for a number. Nothing here compares or
 branches on a dynamic leaf, and products with 0 and 1 fold, so no useless code is emitted.
 """
 
@@ -13,6 +13,7 @@ from numbers import Integral
 from typing import Any, TypeAlias
 
 from kdsl_core.errors import LayoutError
+from kdsl_core.layout.symbolic import SymInt, undecided
 
 Leaf: TypeAlias = Any  # int or a dynamic integer
 IntTuple: TypeAlias = Any  # Leaf or a tuple of IntTuple
@@ -138,8 +139,8 @@ def sign(x: int) -> int:
 
 
 def magnitude(x: Leaf) -> Leaf:
-    """|x| of a static leaf; a dynamic one counts as non-negative."""
-    return abs(x) if type(x) is int else x
+    """|x| of a static or symbolic leaf; a run-time one counts as non-negative."""
+    return abs(x) if type(x) is int or isinstance(x, SymInt) else x
 
 
 # -- trees ---------------------------------------------------------------------------------------
@@ -334,6 +335,8 @@ def shape_div(a: IntTuple, b: IntTuple) -> IntTuple:
         return a
     if is_one(a):
         return 1
+    if isinstance(a, SymInt) or isinstance(b, SymInt):
+        return _symbolic_shape_div(a, b)
     require_static((a, b), f"{a} % {b} == 0 or {b} % {a} == 0")
     if a % b != 0 and b % a != 0:
         raise LayoutError(
@@ -342,6 +345,14 @@ def shape_div(a: IntTuple, b: IntTuple) -> IntTuple:
             fix="choose a tile that divides the mode, or ceil_div for overhanging tiles",
         )
     return ceil_div(a, b)
+
+
+def _symbolic_shape_div(a: Leaf, b: Leaf) -> Leaf:
+    if is_zero(a % b):
+        return a // b
+    if is_zero(b % a):
+        return 1
+    raise undecided(f"{a} % {b} == 0")
 
 
 def round_up(a: IntTuple, b: IntTuple) -> IntTuple:

@@ -9,13 +9,25 @@ from kdsl_core.errors import LayoutError
 from kdsl_core.layout.algebra import composition
 from kdsl_core.layout.coord import compact_strides
 from kdsl_core.layout.exact import CHECKED_ELEMENTS
-from kdsl_core.layout.int_tuple import Leaf, is_one, is_static, is_zero, leaves, sign, wrap
+from kdsl_core.layout.facts import exact_quotient, is_decidable, known_divisor, sorted_by_size
+from kdsl_core.layout.int_tuple import (
+    Leaf,
+    is_one,
+    is_zero,
+    leaves,
+    magnitude,
+    mul,
+    require_static,
+    sign,
+    wrap,
+)
 from kdsl_core.layout.layout import Layout
 from kdsl_core.layout.measure import AnyLayout, inner_of, size
 from kdsl_core.layout.structure import UNIT, coalesce, filter_zeros
 from kdsl_core.layout.swizzle import ComposedLayout, Swizzle
+from kdsl_core.layout.symbolic import SymInt
 
-_Mode = tuple[Leaf, int, Leaf]
+_Mode = tuple[Leaf, Leaf, Leaf]
 """(extent, stride, product of the extents before it)."""
 
 
@@ -30,7 +42,7 @@ def right_inverse(layout: AnyLayout) -> Any:
     run, _ = _contiguous_modes(layout)
     if not run:
         return UNIT
-    strides = tuple([sign(stride) * before for _, stride, before in run])
+    strides = tuple([mul(_sign(stride), before) for _, stride, before in run])
     return coalesce(Layout.of(tuple([extent for extent, _, _ in run]), strides))
 
 
@@ -41,7 +53,7 @@ def _contiguous_modes(layout: Layout) -> tuple[list[_Mode], list[_Mode]]:
     reached: Leaf = 1
     for mode in _sorted_modes(coalesce(layout)):
         extent, stride, _ = mode
-        if type(reached) is int and abs(stride) == reached:
+        if is_decidable(reached) and magnitude(stride) == reached:
             run.append(mode)
             reached = reached * extent
         else:
@@ -50,11 +62,11 @@ def _contiguous_modes(layout: Layout) -> tuple[list[_Mode], list[_Mode]]:
 
 
 def _sorted_modes(layout: Layout) -> list[_Mode]:
-    """(extent, stride, extents before) of the modes with static strides, by |stride|."""
+    """(extent, stride, extents before) of the modes with known strides, by |stride|."""
     extents, strides = wrap(layout.shape), wrap(layout.stride)
     before = wrap(compact_strides(extents))
-    modes = [m for m in zip(extents, strides, before, strict=True) if type(m[1]) is int]
-    return sorted(modes, key=lambda mode: abs(mode[1]))
+    modes = [m for m in zip(extents, strides, before, strict=True) if is_decidable(m[1])]
+    return sorted_by_size(modes, key=lambda mode: magnitude(mode[1]))
 
 
 def _composed_inverse(layout: ComposedLayout, invert: Any) -> Any:
@@ -80,30 +92,42 @@ def left_inverse(layout: AnyLayout) -> Any:
     if isinstance(layout, ComposedLayout):
         return _composed_inverse(layout, left_inverse)
     flat = coalesce(layout)
-    if not is_static(flat.stride):
-        raise LayoutError(f"left_inverse needs static strides, got {flat}", code="K102")
+    if not is_decidable(flat.stride):
+        raise LayoutError(f"left_inverse needs known strides, got {flat}", code="K102")
     modes = [mode for mode in _sorted_modes(flat) if not is_zero(mode[1])]
     if not modes:
         return Layout.of(size(flat), 0)
     shapes: list[Leaf] = []
     strides: list[Leaf] = [0]
-    span, overlap = 1, False
+    span: Leaf = 1
+    overlap = False
     for i, (_, stride, before) in enumerate(modes):
-        gap, left = divmod(abs(stride), span)
-        if left or gap == 0:
-            raise LayoutError(
-                f"no layout inverts {layout}: stride {stride} is not a multiple of {span}",
-                code="K151",
-                fix="pad the strides so that each is a multiple of the one below",
-            )
-        overlap = overlap or (i > 0 and gap < modes[i - 1][0])
+        gap = _gap_below(layout, stride, span)
+        overlap = overlap or (i > 0 and bool(gap < modes[i - 1][0]))
         shapes.append(gap)
-        strides.append(sign(stride) * before)
-        span = abs(stride)
+        strides.append(mul(_sign(stride), before))
+        span = magnitude(stride)
     result = coalesce(Layout.of((*shapes, modes[-1][0]), tuple(strides)))
     if overlap:
         _check_left_inverse(layout, result)
     return result
+
+
+def _gap_below(layout: Layout, stride: Leaf, span: Leaf) -> Leaf:
+    if isinstance(stride, SymInt) or isinstance(span, SymInt):
+        return exact_quotient(magnitude(stride), span, f"to invert {layout}")
+    gap, left = divmod(abs(stride), span)
+    if left or gap == 0:
+        raise LayoutError(
+            f"no layout inverts {layout}: stride {stride} is not a multiple of {span}",
+            code="K151",
+            fix="pad the strides so that each is a multiple of the one below",
+        )
+    return gap
+
+
+def _sign(stride: Leaf) -> int:
+    return sign(stride) if type(stride) is int else (1 if stride > 0 else -1)
 
 
 def _check_left_inverse(layout: Layout, result: Layout) -> None:
@@ -170,7 +194,7 @@ def _swizzle_run(a: AnyLayout, b: AnyLayout) -> int:
 def domain_distribute(shape: Any, count: int) -> Layout:
     """`count` elements spread over the modes of a shape, as indices into it."""
     parts, rest = [], count
-    for extent in leaves(shape):
+    for extent in leaves(require_static(shape, "the factors of the shape")):
         part = gcd(rest, extent)
         parts.append(part)
         rest //= part
@@ -189,4 +213,4 @@ def max_alignment(x: AnyLayout) -> int:
         return gcd(1 << x.outer.base, max_alignment(inner_of(x)))
     run, others = _contiguous_modes(x)
     filled = [extent for extent, _, _ in run if type(extent) is int]
-    return gcd(prod(filled), *[stride for _, stride, _ in others])
+    return gcd(prod(filled), *[known_divisor(stride) for _, stride, _ in others])

@@ -6,17 +6,18 @@ from collections.abc import Iterator
 from typing import Any
 
 from kdsl_core.errors import LayoutError
-from kdsl_core.layout.basis import basis_zero, has_basis
+from kdsl_core.layout.basis import ScaledBasis, basis_zero, has_basis
 from kdsl_core.layout.coord import compact_strides, has_none, offset_of
 from kdsl_core.layout.int_tuple import IntTuple, Leaf, as_int_tuple, is_static
 from kdsl_core.layout.relation import congruent
+from kdsl_core.layout.symbolic import SymInt
 
 
 class Layout:
     """The function that sends a coordinate of `shape` to its inner product with `stride`.
 
     Without strides the layout is compact with the first mode fastest. Layouts are immutable,
-    compare and hash by their integers (dynamic ones by identity), and are called on coordinates
+    compare and hash by their integers (run-time ones by identity), and are called on coordinates
     or indices; a coordinate that holds None slices.
 
     >>> tile = Layout((4, 8), (8, 1))
@@ -143,7 +144,7 @@ def identity_key(t: IntTuple) -> Any:
     """A hashable stand-in for a tree, in which dynamic leaves compare by identity."""
     if isinstance(t, tuple):
         return tuple([identity_key(item) for item in t])
-    return t if is_static(t) else _ById(t)
+    return t if isinstance(t, (SymInt, ScaledBasis)) or is_static(t) else _ById(t)
 
 
 def _check_extents(shape: IntTuple) -> None:
@@ -155,6 +156,12 @@ def _check_extents(shape: IntTuple) -> None:
             f"an extent must be at least 1, got {shape}",
             code="K112",
             fix="leave empty tensors out before the kernel",
+        )
+    elif isinstance(shape, SymInt) and (shape.low is None or shape.low < 1):
+        raise LayoutError(
+            f"an extent must be at least 1: needs {shape} >= 1",
+            code="K113",
+            fix="declare it, as in sym(name, at_least=...)",
         )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from kdsl_core.layout.int_tuple import IntTuple, product, require_static, wrap
+from kdsl_core.layout.facts import exact_quotient, is_decidable, proven_equal
+from kdsl_core.layout.int_tuple import IntTuple, Leaf, is_static, product, require_static, wrap
 
 
 def congruent(a: IntTuple, b: IntTuple) -> bool:
@@ -34,7 +35,7 @@ def compatible(a: IntTuple, b: IntTuple) -> bool:
     (True, False)
     """
     if not isinstance(a, tuple):
-        return bool(require_static(a, "the extent") == require_static(product(b), "the size"))
+        return proven_equal(_known(a, "the extent"), _known(product(b), "the size"))
     return isinstance(b, tuple) and len(a) == len(b) and all(map(compatible, a, b))
 
 
@@ -51,18 +52,24 @@ def evenly_divides(a: IntTuple, b: IntTuple) -> bool:
         )
     if b is None:
         return False
-    size = require_static(product(a), "the size")
+    size = _known(product(a), "the size")
     divisor = product(b.shape) if hasattr(b, "shape") else b  # a layout divides by its size
-    return bool(size % require_static(divisor, "the divisor") == 0)
+    if is_static(size) and is_static(divisor):
+        return bool(size % divisor == 0)
+    exact_quotient(size, _known(divisor, "the divisor"), "to divide evenly")
+    return True
+
+
+def _known(x: Leaf, fact: str) -> Leaf:
+    """A leaf that decides, static or symbolic."""
+    return x if is_decidable(x) else require_static(x, fact)
 
 
 def elem_less(a: IntTuple, b: IntTuple) -> bool:
     """Whether every leaf of `a` is less than its partner in `b`."""
     if isinstance(a, tuple):
         return isinstance(b, tuple) and len(a) <= len(b) and all(map(elem_less, a, b))
-    return not isinstance(b, tuple) and bool(
-        require_static(a, "a < b") < require_static(b, "a < b")
-    )
+    return not isinstance(b, tuple) and bool(_known(a, "a < b") < _known(b, "a < b"))
 
 
 def lex_less(a: IntTuple, b: IntTuple) -> bool:

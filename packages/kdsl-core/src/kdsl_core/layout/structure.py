@@ -8,6 +8,7 @@ from typing import Any
 from kdsl_core.errors import LayoutError
 from kdsl_core.layout.basis import ScaledBasis
 from kdsl_core.layout.coord import compact_strides
+from kdsl_core.layout.facts import is_decidable
 from kdsl_core.layout.int_tuple import (
     IntTuple,
     Leaf,
@@ -16,6 +17,7 @@ from kdsl_core.layout.int_tuple import (
     is_zero,
     leaves,
     map_leaves,
+    mul,
     tuple_rank,
     unflatten_tuple,
     wrap,
@@ -138,8 +140,8 @@ def unflatten(layout: AnyLayout, profile: IntTuple) -> Any:
 def coalesce(layout: AnyLayout, profile: IntTuple = None) -> Any:
     """The same function with as few modes as possible, per leaf of `profile` where given.
 
-    Runs of modes that continue one another merge; static extents 1 vanish. Dynamic strides and
-    extents never merge, because whether they continue one another is not known.
+    Runs of modes that continue one another merge; static extents 1 vanish. Symbolic modes merge
+    where they are proven to continue; run-time ones never do, because nothing proves it.
 
     >>> print(coalesce(Layout((2, (1, 6)), (1, (6, 2)))))
     12:1
@@ -185,13 +187,13 @@ def coalesced_modes(shape: Any, stride: Any) -> tuple[list[Leaf], list[Leaf]]:
 
 
 def _continues(s0: Leaf, d0: Leaf, s1: Leaf, d1: Leaf) -> bool:
-    if type(s0) is not int or type(s1) is not int:
-        return False
-    if type(d0) is int and type(d1) is int:
+    if type(s0) is int and type(d0) is int and type(d1) is int and type(s1) is int:
         return s0 * d0 == d1
+    if not is_decidable((s0, s1)):
+        return False
     if isinstance(d0, ScaledBasis) and isinstance(d1, ScaledBasis):
         return bool(d0 * s0 == d1)
-    return False
+    return is_decidable((d0, d1)) and bool(mul(s0, d0) == d1)
 
 
 def filter_zeros(layout: AnyLayout, profile: IntTuple = None) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 from kdsl_core.errors import LayoutError
 from kdsl_core.layout.algebra import compose, composition
 from kdsl_core.layout.complements import complement
+from kdsl_core.layout.facts import is_decidable
 from kdsl_core.layout.int_tuple import (
     IntTuple,
     Leaf,
@@ -93,12 +94,12 @@ _divide_cached = lru_cache(maxsize=4096)(_divide)
 
 
 def _refuse_overhang(layout: Layout, tile: Layout) -> None:
-    if not (is_static(layout.shape) and is_static(tile.shape)):
+    if not (is_decidable(layout.shape) and is_decidable((tile.shape, tile.stride))):
         raise LayoutError(
             f"exact tiling needs {size(layout)!r} % {size(tile)!r} == 0, known at run time only",
             code="K102",
         )
-    if size(layout) % size(tile) or size(layout) < cosize(tile):
+    if not evenly_divides(size(layout), size(tile)) or size(layout) < cosize(tile):
         raise LayoutError(
             f"tile {tile} of {size(tile)} elements does not divide {layout} of {size(layout)}",
             code="K132",

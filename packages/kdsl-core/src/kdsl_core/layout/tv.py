@@ -8,7 +8,8 @@ from typing import Any
 from kdsl_core.errors import LayoutError
 from kdsl_core.layout.algebra import composition
 from kdsl_core.layout.construct import is_compact
-from kdsl_core.layout.int_tuple import Leaf, is_static, product, product_each
+from kdsl_core.layout.facts import known_divisor
+from kdsl_core.layout.int_tuple import Leaf, is_one, is_static, product, product_each
 from kdsl_core.layout.inverse import left_inverse, right_inverse
 from kdsl_core.layout.layout import Layout
 from kdsl_core.layout.measure import AnyLayout, inner_of, size
@@ -65,17 +66,17 @@ def same_function(a: AnyLayout, b: AnyLayout) -> bool:
     >>> same_function(Layout((2, 4)), Layout(8))
     True
     """
+    plain = isinstance(a, Layout) and isinstance(b, Layout)
+    if plain and coalesce(a) == coalesce(b):
+        return True
     if not (is_static(a) and is_static(b)):
         raise LayoutError(
-            f"cannot compare {a} and {b} as functions: some leaves are run-time values",
+            f"cannot compare {a} and {b} as functions: some leaves are not known",
             code="K102",
         )
     if size(a) != size(b):
         return False
-    plain = not isinstance(a, ComposedLayout) and not isinstance(b, ComposedLayout)
-    if plain:
-        return bool(coalesce(a) == coalesce(b))
-    return all(a(i) == b(i) for i in range(size(a)))
+    return not plain and all(a(i) == b(i) for i in range(size(a)))
 
 
 def vector_width(layout: AnyLayout, alignment_elems: int, limit: int | None = None) -> int:
@@ -91,11 +92,11 @@ def vector_width(layout: AnyLayout, alignment_elems: int, limit: int | None = No
     """
     flat = coalesce(inner_of(layout))
     run, others = _contiguous_run(flat)
-    bound = gcd(run, alignment_elems, *[_known_divisor(d) for d in others])
+    bound = gcd(run, alignment_elems, *[known_divisor(d) for d in others])
     if isinstance(layout, ComposedLayout):
         if not isinstance(layout.outer, Swizzle):
             return 1
-        bound = gcd(bound, _known_divisor(layout.offset))
+        bound = gcd(bound, known_divisor(layout.offset))
         bound = gcd(bound, 1 << layout.outer.base) if layout.outer.bits else bound
     width = bound & -bound
     while limit is not None and width > limit:
@@ -104,17 +105,12 @@ def vector_width(layout: AnyLayout, alignment_elems: int, limit: int | None = No
 
 
 def _contiguous_run(flat: Layout) -> tuple[int, list[Leaf]]:
-    """The first mode's static extent where its stride is 1, and the strides of the others."""
+    """What divides the first mode's extent if its stride is 1, and the strides of the others."""
     shapes = flat.shape if isinstance(flat.shape, tuple) else (flat.shape,)
     strides = flat.stride if isinstance(flat.stride, tuple) else (flat.stride,)
-    if type(strides[0]) is not int or strides[0] != 1 or type(shapes[0]) is not int:
+    if not is_one(strides[0]):
         return 1, []
-    return shapes[0], list(strides[1:])
-
-
-def _known_divisor(x: Leaf) -> int:
-    """A number that surely divides a stride or offset (0 for 0: everything divides it)."""
-    return abs(x) if type(x) is int else int(getattr(x, "divisible_by", 1))
+    return known_divisor(shapes[0]), list(strides[1:])
 
 
 def holders(tv: Layout) -> dict[int, list[tuple[int, int]]]:

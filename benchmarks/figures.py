@@ -1,0 +1,135 @@
+"""The figures of a release: building the bf16 GEMM for sm_90a, and simulating a small one.
+
+    python3 benchmarks/figures.py [--json figures.json]
+
+Medians of five. Nothing is taken from a cache: each trace is of a forgotten kernel, each assembly
+a ptxas process. The times of optimising and emitting are of a trace made before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+import kdsl_core as kd
+from kdsl_core.lang.arguments import Bound, bind
+from kdsl_core.lang.traced import Traced, trace
+from kdsl_core.passes import optimise
+from kdsl_core.ptx import PtxModule, emit
+from kdsl_fuse.kernels.gemm_sm80 import GemmConfig, gemm_sm80, identity
+from kdsl_runtime.assemble import assemble
+from kdsl_runtime.toolchain import default_toolchain
+
+ATOM = "SM80_16x8x16_F32BF16BF16F32_TN"
+BUILT = GemmConfig(ATOM, (128, 256, 64), (2, 4), 3)
+BUILT_SIZE = 8192
+SIMULATED = GemmConfig(ATOM, (128, 128, 32), (2, 2), 3)
+SIMULATED_SIZE = 256
+TARGET = "sm_90a"
+RUNS = 5
+
+
+def median_seconds(run: Callable[[Any], Any], prepare: Callable[[], Any]) -> float:
+    """Median time of `run` on what `prepare`, which is not timed, gives before each run."""
+    times = []
+    for _ in range(RUNS):
+        prepared = prepare()
+        start = time.perf_counter()
+        run(prepared)
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def fresh_trace(bound: Bound) -> Traced:
+    """The trace of the GEMM before the passes, by a kernel that remembers nothing."""
+    return trace(
+        gemm_sm80.staged,
+        gemm_sm80.signature,
+        gemm_sm80._classified(bound),
+        bound.statics,
+        block=(BUILT.threads, 1, 1),
+    )
+
+
+def build_figures() -> dict[str, float]:
+    """Milliseconds of each step from Python to cubin, and what ptxas reports."""
+    statics = {"epilogue": identity, "config": BUILT}
+    specs = [kd.spec("bf16", (BUILT_SIZE, BUILT_SIZE)) for _ in range(3)]
+    bound = bind(gemm_sm80.signature, specs, statics)
+    target, toolchain = kd.target_of(TARGET), default_toolchain()
+    fresh_trace(bound)  # the source is read and the algebra's caches are filled once a process
+    optimised = optimise(fresh_trace(bound).kernel)
+    module: PtxModule = emit(optimised, target)
+    report = assemble(module, TARGET, toolchain).report
+    seconds = {
+        "trace": median_seconds(fresh_trace, lambda: bound),
+        "optimise": median_seconds(optimise, lambda: fresh_trace(bound).kernel),
+        "emit": median_seconds(lambda kernel: emit(kernel, target), lambda: optimised),
+        "ptxas": median_seconds(lambda m: assemble(m, TARGET, toolchain), lambda: module),
+    }
+    figures = {f"{name} [ms]": 1e3 * value for name, value in seconds.items()}
+    figures["PTX [KiB]"] = len(module.text) / 1024
+    figures["registers"] = report.registers
+    figures["spills [bytes]"] = report.spill_stores + report.spill_loads
+    return figures
+
+
+def simulation_figures() -> dict[str, float]:
+    """Seconds of a simulated GEMM with and without checks, trace remembered."""
+    rng = np.random.default_rng(0)
+    n = SIMULATED_SIZE
+    a, b = (rng.standard_normal((n, n)).astype(ml_dtypes.bfloat16) for _ in range(2))
+    c = np.empty((n, n), ml_dtypes.bfloat16)
+    tiles = -(-n // SIMULATED.tile[0]) * -(-n // SIMULATED.tile[1])
+
+    def run(checks: Any) -> None:
+        kd.simulate(
+            gemm_sm80,
+            grid=tiles,
+            block=SIMULATED.threads,
+            args=(a, b, c),
+            kwargs={"epilogue": identity, "config": SIMULATED},
+            checks=checks,
+        )
+
+    run("all")
+    return {
+        "simulate, checks on [s]": median_seconds(run, lambda: "all"),
+        "simulate, checks=() [s]": median_seconds(run, lambda: ()),
+    }
+
+
+def main() -> None:
+    """Print the figures; `--json` keeps them as well."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    options = parser.parse_args()
+    tile = "×".join(map(str, BUILT.tile))
+    print(f"gemm_sm80 bf16 {tile} for {TARGET}, ptxas {default_toolchain().version}")
+    figures = build_figures()
+    print_figures(figures)
+    n, tile = SIMULATED_SIZE, "×".join(map(str, SIMULATED.tile))
+    print(f"{n}×{n}×{n} bf16 in the simulator, tile {tile}")
+    simulated = simulation_figures()
+    print_figures(simulated)
+    if options.json:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps({**figures, **simulated}, indent=2) + "\n")
+
+
+def print_figures(figures: dict[str, float]) -> None:
+    """One line each."""
+    for name, value in figures.items():
+        print(f"  {name:<26}{value:10.2f}")
+
+
+if __name__ == "__main__":
+    main()
