@@ -277,7 +277,7 @@ def golden(options: argparse.Namespace, rest: list[str]) -> NoReturn:
 
 
 def bench(options: argparse.Namespace, rest: list[str]) -> NoReturn:
-    """measure with asv; results in .asv/ [arguments of `asv run`]"""
+    """measure with asv; results in .asv/ [arguments of `asv run`, such as --quick]"""
     ensure_environment()
     config = ["--config", "benchmarks/asv.conf.json"]
     if subprocess.run([VENV_PYTHON, "-m", "asv", "machine", "--yes", *config], cwd=ROOT).returncode:

@@ -1,4 +1,4 @@
-"""From a Python function to a cubin: the bf16 GEMM for sm_80 and newer, traced anew at each call."""
+"""From a Python function to a cubin: the bf16 sm_80 GEMM, traced anew at each call."""
 
 from __future__ import annotations
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
+import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -75,12 +79,10 @@ def copies(x: kd.Tensor["f32", "n"], y: kd.Tensor["f32", "n"]) -> None:
 class OnGpu:
     """What a CUDA array of 32 f32 shows of itself, with no GPU behind it."""
 
-    __cuda_array_interface__ = {
-        "shape": (32,),
-        "typestr": "<f4",
-        "data": (0x7F0000000000, False),
-        "version": 3,
-    }
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        place = (0x7F0000000000, False)
+        return {"shape": (32,), "typestr": "<f4", "data": place, "version": 3}
 
 
 def between_elements() -> np.ndarray[Any, Any]:
@@ -133,8 +135,6 @@ def test_no_driver_for_cuda_arguments(
     monkeypatch: pytest.MonkeyPatch, golden: Callable[[str, str], None]
 ) -> None:
     """CUDA arrays on a machine without a driver: the error says what is missing and what works."""
-    import ctypes
-
     from kdsl_runtime import driver
 
     def missing(name: str) -> None:
@@ -147,6 +147,24 @@ def test_no_driver_for_cuda_arguments(
     assert "libcuda.so.1" in error.message and "NumPy" in error.fix
     assert Path(error.loc.file).name == HERE
     golden("errors/no_driver.txt", paragraph(error))
+
+
+def test_no_device_for_cuda_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that sees no GPU: its answer, and how to make one visible."""
+    from kdsl_runtime import driver
+
+    answer = SimpleNamespace(name="CUDA_ERROR_NO_DEVICE")
+    bindings = SimpleNamespace(
+        CUresult=SimpleNamespace(CUDA_SUCCESS=0),
+        cuInit=lambda flags: (answer,),
+        cuGetErrorString=lambda code: (0, b"no CUDA-capable device is detected"),
+    )
+    driver.require_driver.cache_clear()
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: None)
+    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", bindings)
+    error = raised(kd.DriverError, lambda: copies[1, 32](OnGpu(), OnGpu()))
+    assert error.code == "K803"
+    assert "no CUDA-capable device" in error.message and "CUDA_VISIBLE_DEVICES" in error.fix
 
 
 @pytest.mark.parametrize(
@@ -266,10 +284,10 @@ def test_target_lacks_an_instruction(
     targets: list[str],
     golden: Callable[[str, str], None],
 ) -> None:
-    """The instruction and the target are named, at the line; the first target that has it builds."""
+    """The instruction and the target are named, at the line; a newer one builds."""
     x = kd.spec(dtype, 32)
     for target in targets:
-        error = raised(kd.TargetError, lambda: kernel.ptx(x, target=target, block=32))
+        error = raised(kd.TargetError, partial(kernel.ptx, x, target=target, block=32))
         assert error.code == "K402"
         assert instruction in error.message and f"on {target}" in error.message
         assert first in error.message
@@ -281,9 +299,7 @@ def test_target_lacks_an_instruction(
 
 def test_unknown_target() -> None:
     """A target that kdsl does not know is answered with those that it knows."""
-    error = raised(
-        kd.TargetError, lambda: copies.ptx(spec(32), spec(32), target="sm_75", block=32)
-    )
+    error = raised(kd.TargetError, lambda: copies.ptx(spec(32), spec(32), target="sm_75", block=32))
     assert error.code == "K401"
     assert "'sm_75'" in error.message and "sm_80" in error.fix
 
@@ -370,7 +386,7 @@ def composes_badly(x: kd.Tensor["f32", "n"]) -> None:
 
 
 def test_layout_errors_know_the_line(golden: Callable[[str, str], None]) -> None:
-    """Layouts know nothing of kernels; inside of one, their errors point at its line all the same."""
+    """Layouts know nothing of kernels; inside of one, their errors point at its line."""
     error = raised(kd.LayoutError, lambda: composes_badly.ir(spec(32), block=32))
     at(error, composes_badly, "kd.composition")
     golden("errors/composes_badly.txt", paragraph(error))
@@ -378,9 +394,7 @@ def test_layout_errors_know_the_line(golden: Callable[[str, str], None]) -> None
 
 def test_vector_over_strides() -> None:
     """A stride that is no 1 allows no vectors, whatever the alignment."""
-    error = raised(
-        kd.TypeMismatch, lambda: demands_vectors.ir(spec(32, strides=(2,)), block=32)
-    )
+    error = raised(kd.TypeMismatch, lambda: demands_vectors.ir(spec(32, strides=(2,)), block=32))
     assert error.code == "K221" and "contiguous runs of 1 × 4 bytes" in error.message
 
 

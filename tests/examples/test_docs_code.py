@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from house.test_docs import pages
 from house.census import ROOT, short
+from house.test_docs import pages
 
 FENCE = re.compile(
     r"^(?P<mark><!-- not run -->\n+)?^```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL

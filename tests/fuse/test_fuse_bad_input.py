@@ -215,9 +215,8 @@ def test_cuda_arrays_are_planned_for_a_stated_target(no_driver: None) -> None:
     x, w = CudaArray(4, 8), CudaArray(8, 16)
     plan = kf.fuse(target="sm_90a")(product).plan(x, w)
     (call,) = plan.calls
-    a, b, _ = call.arguments(plan.values(x, w), None)
+    _, b, _ = call.arguments(plan.values(x, w), None)
     info = b.__kdsl_array__()
-    assert a is x
     assert (info.shape, info.strides, info.device) == ((16, 8), (1, 16), ("cuda", 0))
     with pytest.raises(DriverError) as caught:
         plan.run(x, w)
@@ -241,3 +240,13 @@ def test_options(options: Any, kind: Any, code: str) -> None:
     assert caught.value.code == code
     assert caught.value.loc is not None
     assert caught.value.loc.file == __file__
+
+
+def test_wrong_number_of_arguments() -> None:
+    """A missing or unknown argument is K929 with the function's own signature."""
+    layer = kf.fuse(biased)
+    with pytest.raises(ArgumentError, match=r"biased: missing a required argument: 'b'") as caught:
+        layer(X, W)
+
+    stands_here(caught.value, "K929", -2)
+    assert "biased(x, w, b)" in str(caught.value)

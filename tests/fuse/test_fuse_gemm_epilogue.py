@@ -43,26 +43,29 @@ def _arrays(rng: np.random.Generator, dtype: Any, m: int = 6, n: int = 9, k: int
     return [x, w, b, (np.abs(c) + 1).astype(dtype), r, np.asarray(s)]
 
 
-def _fused(tail: Callable[..., Any], gemm: NumpyGemm, **options: Any) -> Any:
+def _fused(tail: Callable[..., Any], gemm: NumpyGemm | None, **options: Any) -> Any:
     return kf.fuse(gemm=gemm, **options)(lambda x, w, b, c, r, s: tail(x @ w, b, c, r, s))
 
 
 @pytest.mark.parametrize("dtype", [F32, BF16, F16])
 @pytest.mark.parametrize("name", TAILS)
 def test_tail_becomes_one_kernel(name: str, dtype: Any, gemm: NumpyGemm, rng: Any) -> None:
-    """Every tail is one launch whose result is the f64 reference, rounded once."""
+    """Every tail is one launch whose result, in NumPy and in the simulator, is the f64 reference
+    rounded once."""
     layer, args = _fused(TAILS[name], gemm), _arrays(rng, dtype)
-    result = layer(*args)
+    in_numpy = layer(*args)
     plan = layer.plan(*args)
     assert len(plan.calls) == len(gemm.launches) == 1
+    simulated = _fused(TAILS[name], None)(*args)
     (expected,) = evaluate(layer.graph(*args), args)
-    assert result.dtype == expected.dtype
-    ulp = float(ml_dtypes.finfo(result.dtype).eps)
+    ulp = float(ml_dtypes.finfo(expected.dtype).eps)
     if name == "casts":  # a value beside a rounding boundary may round either way
         ulp = float(ml_dtypes.finfo(BF16).eps)
-    np.testing.assert_allclose(
-        result.astype(np.float64), expected.astype(np.float64), rtol=2 * ulp + 1e-5, atol=1e-4
-    )
+    for result in (in_numpy, simulated):
+        assert result.dtype == expected.dtype
+        np.testing.assert_allclose(
+            result.astype(np.float64), expected.astype(np.float64), rtol=2 * ulp + 1e-5, atol=1e-4
+        )
 
 
 def test_extras_are_views_with_stride_zero(gemm: NumpyGemm, rng: Any) -> None:

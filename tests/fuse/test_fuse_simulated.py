@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import kdsl_core as kd
 import kdsl_fuse as kf
+from kdsl_core.dtypes import dtype_of
 from kdsl_core.errors import KdslError, TypeMismatch
 from kdsl_fuse import ops
 from kdsl_fuse.kernels.gemm_sm80 import gemm_sm80
@@ -245,3 +246,86 @@ def test_error_in_a_tail_is_at_the_authors_line(monkeypatch: pytest.MonkeyPatch)
     assert (error.loc.file, error.loc.line) == (__file__, layer.__code__.co_firstlineno + 2)
     assert "called from epilogue.py" in str(error)
     assert "tail.py" not in str(error)
+
+
+@pytest.mark.parametrize("name", ["i8", "i16", "i32", "u8", "u16", "u32", "boolean"])
+def test_integers_and_truth_values_are_loaded(name: str) -> None:
+    """An array of integers is cast, and compared, in the tail; one of truth values selects."""
+    x, w, *_ = dense(dtype=F32)
+    kind = dtype_of(name).numpy
+    given = np.random.default_rng(2).integers(0, 2, (17, 24)).astype(kind)
+
+    @kf.fuse
+    def layer(x: Any, w: Any, given: Any) -> Any:
+        chosen = given if name == "boolean" else given > 0
+        return kf.where(chosen, x @ w, 0.5) + kf.cast(given, "f32")
+
+    assert len(layer.plan(x, w, given).calls) == 1
+    (expected,) = evaluate(layer.graph(x, w, given), [x, w, given])
+    np.testing.assert_allclose(layer(x, w, given), expected, rtol=1e-5, atol=1e-5)
+
+
+# Each pointwise operator on the product v, whose elements lie in −3 … 3, and a matrix e.
+EACH: dict[str, Callable[..., Any]] = {
+    "Add": lambda v, e: v + e,
+    "Sub": lambda v, e: v - e,
+    "Mul": lambda v, e: v * e,
+    "Div": lambda v, e: v / (e + 2),
+    "Neg": lambda v, e: -v,
+    "Abs": lambda v, e: abs(v),
+    "Max": lambda v, e: kf.maximum(v, e),
+    "Min": lambda v, e: kf.minimum(v, e),
+    "Clip": lambda v, e: kf.clip(v, -0.5, 0.25),
+    "Pow": lambda v, e: v**3 + (e + 2) ** -2,
+    "Sqrt": lambda v, e: kf.sqrt(e + 1) + v,
+    "Rsqrt": lambda v, e: kf.rsqrt(abs(v) + 0.5),
+    "Exp": lambda v, e: kf.exp(v),
+    "Log": lambda v, e: kf.log(abs(v) + 0.5),
+    "Equal": lambda v, e: kf.where(kf.cast(e * 2, "f32") == 2 * e, v, 0.0),
+    "Less": lambda v, e: kf.where(v < e, v, e),
+    "LessOrEqual": lambda v, e: kf.where(v <= e, v, e),
+    "Greater": lambda v, e: kf.where(v > e, v, e),
+    "GreaterOrEqual": lambda v, e: kf.where(v >= e, v, e),
+    "And": lambda v, e: kf.where((v > 0) & (e > 0), v, e),
+    "Or": lambda v, e: kf.where((v > 0) | (e > 0), v, e),
+    "Not": lambda v, e: kf.where(~(v > 0), v, e),
+    "Where": lambda v, e: kf.where(e > 0, 1.5, v),
+    "Cast": lambda v, e: kf.where(kf.cast(e, "boolean"), v, 0) + kf.cast(v > e, "f32"),
+    "Relu": lambda v, e: kf.relu(v),
+    "Gelu": lambda v, e: kf.gelu(v) + kf.gelu(e, approximate="tanh"),
+    "Sigmoid": lambda v, e: kf.sigmoid(v),
+    "Silu": lambda v, e: kf.silu(v),
+    "Tanh": lambda v, e: kf.tanh(v),
+    "Erf": lambda v, e: kf.erf(v),
+}
+
+
+def test_each_pointwise_operator_is_listed() -> None:
+    """A new operator needs its line above."""
+    assert set(EACH) == {op.name for op in ops.ALL_OPS if op.is_pointwise}
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_each_pointwise_operator_in_a_kernel(name: str) -> None:
+    """Each operator is traced into the kernel and has its reference's values."""
+    x, w, _, r = dense(m=8, n=16, k=8, dtype=F32)
+    layer = kf.fuse(lambda x, w, e: EACH[name](x @ w, e))
+    assert len(layer.plan(x, w, r).steps) == 1
+    (expected,) = evaluate(layer.graph(x, w, r), [x, w, r])
+    np.testing.assert_allclose(layer(x, w, r), expected, rtol=4e-6, atol=4e-6)
+
+
+SPECIAL = [np.nan, np.inf, -np.inf, 0.0, 1e30, -1e30, 88.0, -88.0, 104.0, -104.0, 1e-40, -9.3]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["Relu", "Max", "Min", "Clip", "Gelu", "Sigmoid", "Silu", "Tanh", "Erf", "Exp", "LessOrEqual"],
+)
+def test_special_values_are_those_of_numpy(name: str) -> None:
+    """NaN, infinities, overflow and subnormal numbers come out as in NumPy's f32."""
+    x, w = np.asarray(SPECIAL, F32)[:, None], np.ones((1, 4), F32)
+    other = np.tile(np.asarray([0.5, np.nan, -np.inf, 0.0], F32), (len(SPECIAL), 1))
+    layer = kf.fuse(lambda x, w, e: EACH[name](x @ w, e))
+    (expected,) = evaluate(layer.graph(x, w, other), [x, w, other], F32)
+    np.testing.assert_allclose(layer(x, w, other), expected, rtol=4e-6, atol=1e-6)

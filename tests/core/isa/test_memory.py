@@ -64,7 +64,7 @@ def test_text() -> None:
         "mov.f32 f32_6, 0f00000000",
         "@pred_7 ld.global.b32 f32_6, [b64_5]",
         "ld.shared.u8 b16_8, [b32_9]",
-        "@pred_7 st.global.v2.b32 [b64_5-8], {#1.0, f32_10}",
+        "@pred_7 st.global.v2.b32 [b64_5+-8], {#1.0, f32_10}",
         "selp.u16 b16_11, 1, 0, pred_7",
         "st.global.u8 [b64_5], b16_11",
         "prefetch.global.L2 [b64_5+128]",

@@ -76,7 +76,8 @@ _NAMES = {
     " composition complement right_inverse left_inverse max_common_layout max_common_vector"
     " logical_divide zipped_divide tiled_divide flat_divide logical_product zipped_product"
     " tiled_product flat_product blocked_product raked_product recast_layout tile_to_shape crd2idx"
-    " idx2crd slice_ dice slice_and_offset domain_offset nullspace vector_width show_tv",
+    " idx2crd slice_ dice slice_and_offset domain_offset nullspace vector_width show_tv sym"
+    " invert_tv same_function make_layout_left make_layout_right",
 }
 _MODULES = ("atoms", "collective", "inspect", "isa", "layout", "passes", "ptx", "sim")
 _PARTS = ("atoms", "collective", "testing", "layout", "isa", "sim", "ptx", "passes", "inspect")

@@ -124,7 +124,7 @@ def here(frame: FrameType | None = None, depth: int = _MAX_DEPTH) -> Loc | None:
     """
     frame = frame or sys._getframe(1)
     elsewhere = _stated.get()
-    found = list(elsewhere.frames[:_MAX_DEPTH]) if elsewhere else []
+    found = list(elsewhere.frames[: _MAX_DEPTH // 2]) if elsewhere else []
     while frame is not None and len(found) < depth:
         code = frame.f_code
         if is_author_code(code):

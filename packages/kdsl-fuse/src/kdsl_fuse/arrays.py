@@ -143,13 +143,13 @@ def transposed(array: Any) -> Any:
 
 def broadcast(array: Any, shape: tuple[int, ...]) -> Any:
     """A view of `shape` in which repeated axes have stride 0."""
-    kind, spec = library(array), spec_of(array)
-    assert spec is not None, f"{type(array).__name__} is no array"
-    if spec.shape == shape:
-        return array
+    kind = library(array)
     if kind == "foreign":
-        strides = broadcast_strides(spec.shape, spec.strides, shape)
+        info = device_views.facts(array)
+        strides = broadcast_strides(info.shape, info.strides, shape)
         return device_views.broadcast(array, shape, strides)
+    if tuple(array.shape) == shape:
+        return array
     if kind == "torch":
         return array.expand(shape)
     module = sys.modules["cupy"] if kind == "cupy" else np

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class DeviceView:
-    """The memory of an array with another shape and other strides; a launch takes it as an array."""
+    """An array's memory with another shape and other strides, which a launch takes for an array."""
 
     info: ArrayInfo
 

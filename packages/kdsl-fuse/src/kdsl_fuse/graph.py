@@ -69,8 +69,10 @@ class Node:
 
     def note(self) -> str:
         """One line for an error: the value, its type, and its source line."""
+        sources = {"Input": "is an argument of the call", "Constant": "is held by the function"}
         where = line_of(self.loc)
-        return f"{self} was made by {self.op.name}" + (f" at {where}" if where else "")
+        what = sources.get(self.op.name, f"was made by {self.op.name}")
+        return f"{self} {what}" + (f" at {where}" if where else "")
 
 
 def row_major(shape: Shape) -> tuple[int, ...]:

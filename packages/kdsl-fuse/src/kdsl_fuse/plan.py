@@ -92,7 +92,7 @@ class Plan:
         """Compute the outputs: NumPy arrays in the simulator, CUDA arrays on their GPU.
 
         Memory: on the GPU all launches go to the caller's current stream, and nothing is waited
-        for; the call may be captured into a graph.
+        for. With torch tensors a second call may be captured into a CUDA graph; the first builds.
         Raises: ArgumentError K910 when an array is not what the plan was made for.
         """
         try:

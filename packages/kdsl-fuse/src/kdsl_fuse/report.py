@@ -18,14 +18,16 @@ HEADER: Row = ("node", "operator", "line", "runs in", "bytes saved", "launches s
 
 
 def columns(rows: Sequence[Row]) -> str:
-    """Rows as left-aligned text columns; the first row is the header."""
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    padded = (
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    )
-    head, *rest = padded
-    return "\n".join([head, "-" * len(head), *rest])
+    """Rows as text columns, numbers to the right; the first row is the header."""
+    padded = []
+    for head, *cells in zip(*rows, strict=True):
+        width = max(map(len, (head, *cells)))
+        numbers = any(cells) and all(cell.isdigit() for cell in cells if cell)
+        padded.append(
+            [cell.rjust(width) if numbers else cell.ljust(width) for cell in (head, *cells)]
+        )
+    first, *rest = ("  ".join(row).rstrip() for row in zip(*padded, strict=True))
+    return "\n".join([first, "-" * len(first), *rest])
 
 
 def explain(plan: Plan) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from kdsl_core.dtypes import BY_NAME, DType, f32
+from kdsl_core.dtypes import BY_NAME, DType, boolean, f32, i32, u8, u16, u32
 from kdsl_core.errors import KdslError
 from kdsl_core.loc import Loc, stated
 from kdsl_fuse.ops import op_named
@@ -30,9 +30,9 @@ class Tail:
     """A pointwise function `epilogue(acc, *extras)` from an accumulator to the value to store.
 
     Two tails with equal steps are equal and share one kernel, whose locations are those of the tail
-    that was traced. Floats narrower than f32 among the
-    extras are widened first, all arithmetic is f32, and a Cast rounds and widens again. The kernel
-    rounds the result once, to the output's dtype.
+    that was traced. Extras narrower than 32 bits are widened
+    first, all arithmetic is f32, and a Cast rounds and widens again. The kernel rounds the result
+    once, to the output's dtype.
     """
 
     extras: tuple[str, ...] = ()
@@ -87,7 +87,10 @@ def _number(text: str) -> bool | int | float:
 
 
 def _widen(dtype: DType, x: Any) -> Any:
-    return x.to(f32) if dtype.is_float and dtype.bits < 32 else x
+    """`x` in the 32 bits in which a tail computes and compares; a truth value stays one."""
+    if dtype is boolean or dtype.bits >= 32:
+        return x
+    return x.to(f32 if dtype.is_float else u32 if dtype in (u8, u16) else i32)
 
 
 def _run(kd: Any, step: Step, args: list[Any]) -> Any:

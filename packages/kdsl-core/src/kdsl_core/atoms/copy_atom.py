@@ -64,11 +64,11 @@ class CopyAtom:
         src, dst, ref = (recast_layout(x, 1, dtype.bits) for x in (self.src, self.dst, self.ref))
         return src, dst, ref
 
-    def _repr_svg_(self) -> str:
+    def _repr_svg_(self) -> str | None:
         """The picture that notebooks show: who holds which element."""
-        from kdsl_core.atoms.picture import svg
+        from kdsl_core.atoms.picture import notebook_svg
 
-        return svg(self)
+        return notebook_svg(self)
 
     def __str__(self) -> str:
         return self.name

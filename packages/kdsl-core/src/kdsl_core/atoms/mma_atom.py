@@ -55,11 +55,11 @@ class MmaAtom:
         """The element type of an operand."""
         return {"A": self.a, "B": self.b, "C": self.c}[operand]
 
-    def _repr_svg_(self) -> str:
+    def _repr_svg_(self) -> str | None:
         """The picture that notebooks show: who holds which element."""
-        from kdsl_core.atoms.picture import svg
+        from kdsl_core.atoms.picture import notebook_svg
 
-        return svg(self)
+        return notebook_svg(self)
 
     def __str__(self) -> str:
         return self.name

@@ -13,7 +13,7 @@ from kdsl_core.dtypes import DType, u8, u16
 from kdsl_core.errors import LayoutError
 from kdsl_core.layout import Layout, holders
 from kdsl_core.layout.grid import tv_grid
-from kdsl_core.layout.svg import Placed, svg_page
+from kdsl_core.layout.svg import NOTEBOOK_CELLS, Placed, svg_page
 
 Drawable: TypeAlias = MmaAtom | CopyAtom | TiledMma | TiledCopy
 _MATRIX_COLUMNS = 8  # 16-bit elements in a row of a matrix load or store
@@ -31,6 +31,15 @@ def svg(x: Drawable, dtype: DType | None = None) -> str:
     """An SVG picture of an atom or tiling; `dtype` is the element that a copy atom moves."""
     picture = picture_of(x, dtype)
     return svg_page(picture.placed, picture.caption)
+
+
+def notebook_svg(x: Drawable) -> str | None:
+    """The picture of an atom or tiling, or None for one that is better shown as text."""
+    if isinstance(x, TiledCopy) and len(x.tile_shape) > 2:
+        return None
+    picture = picture_of(x)
+    cells = sum(grid.rows * grid.columns for _, _, grid in picture.placed)
+    return svg_page(picture.placed, picture.caption) if cells <= NOTEBOOK_CELLS else None
 
 
 def picture_of(x: Drawable, dtype: DType | None = None) -> Picture:

@@ -148,11 +148,11 @@ class TiledCopy:
         rank = len(inner_of(layout))
         return slice_((None, (0,) + (None,) * (rank - 1)), composition(tiles, (atoms, None)))
 
-    def _repr_svg_(self) -> str:
+    def _repr_svg_(self) -> str | None:
         """The picture that notebooks show: who holds which element."""
-        from kdsl_core.atoms.picture import svg
+        from kdsl_core.atoms.picture import notebook_svg
 
-        return svg(self)
+        return notebook_svg(self)
 
     def get_slice(self, thread: Leaf) -> ThrCopy:
         """The part of one thread, whose index may be known at run time only."""

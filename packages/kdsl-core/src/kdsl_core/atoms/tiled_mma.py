@@ -152,11 +152,11 @@ class TiledMma:
         """The compact register layout of one thread's part of a tile, the atom's values first."""
         return Layout(self._partition_shape(operand, shape))
 
-    def _repr_svg_(self) -> str:
+    def _repr_svg_(self) -> str | None:
         """The picture that notebooks show: who holds which element."""
-        from kdsl_core.atoms.picture import svg
+        from kdsl_core.atoms.picture import notebook_svg
 
-        return svg(self)
+        return notebook_svg(self)
 
     def get_slice(self, thread: Leaf) -> ThrMma:
         """The part of one thread, whose index may be known at run time only."""

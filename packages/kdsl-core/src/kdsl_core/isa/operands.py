@@ -71,7 +71,8 @@ def in_register(w: PtxWriter, operand: Operand, register_class: str) -> str:
 def address_text(w: PtxWriter, address: Operand, offset: int = 0) -> str:
     """The operand in brackets of a memory access."""
     register = in_register(w, address, address.dtype.reg)
-    return f"[{register}{offset:+d}]" if offset else f"[{register}]"
+    # ptxas before 13 takes a negative offset only behind a plus sign.
+    return f"[{register}+{offset}]" if offset else f"[{register}]"
 
 
 def braces(registers: Collection[str]) -> str:

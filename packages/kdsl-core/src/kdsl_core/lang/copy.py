@@ -13,6 +13,7 @@ from kdsl_core.errors import LayoutError, TypeMismatch
 from kdsl_core.ir import Const, Operand, Var
 from kdsl_core.isa import async_copy, compare, convert, matrix_copy, register
 from kdsl_core.isa import memory as isa_memory
+from kdsl_core.isa.matrix_copy import ROW_BYTES
 from kdsl_core.lang.engine import (
     MAX_VECTOR_BYTES,
     Pointer,
@@ -29,6 +30,7 @@ from kdsl_core.lang.tracer import builder
 from kdsl_core.layout import Layout, flatten, is_static, size
 from kdsl_core.loc import here
 
+_WORD_BYTES = 4  # what one lane holds of a matrix
 Predicate = Any  # None, a truth value, or a function of the index of a vector's first element
 
 
@@ -54,7 +56,7 @@ def copy(
     """
     if isinstance(atom, TiledCopy):
         atom = atom.atom
-    _check(source, destination)
+    _check(source, destination, atom)
     kind = "universal" if atom is None else atom.kind
     if kind == "cp.async":
         assert atom is not None
@@ -85,7 +87,7 @@ def prefetch(tensor: Tensor, coord: Any, level: str = "L2") -> None:
     isa_memory.prefetch(builder(), place.address, place.offset, level)
 
 
-def _check(source: Tensor, destination: Tensor) -> None:
+def _check(source: Tensor, destination: Tensor, atom: CopyAtom | None) -> None:
     if source.dtype is not destination.dtype:
         raise TypeMismatch(
             f"copy needs one dtype: the source is {source!r}, the destination {destination!r}",
@@ -94,7 +96,7 @@ def _check(source: Tensor, destination: Tensor) -> None:
             fix="convert elements first, or kd.recast one of the views",
         )
     counts = size(source.layout), size(destination.layout)
-    if all(isinstance(count, int) for count in counts) and counts[0] != counts[1]:
+    if all(isinstance(count, int) for count in counts) and not _same_size(*counts, atom):
         raise LayoutError(
             f"copy needs equal sizes: the source {source!r} has {counts[0]} elements, the "
             f"destination {destination!r} has {counts[1]}",
@@ -102,6 +104,17 @@ def _check(source: Tensor, destination: Tensor) -> None:
             loc=here(),
             fix="partition both with the same tiled copy",
         )
+
+
+def _same_size(source: int, destination: int, atom: CopyAtom | None) -> bool:
+    """Whether every element has its place; a lane's row counts as a whole for matrix atoms.
+
+    Each lane names a row of 16 bytes, and only the rows of the first 8 · matrices lanes are moved.
+    """
+    if atom is None or not atom.matrices:
+        return source == destination
+    rows, held = (source, destination) if atom.kind == "ldmatrix" else (destination, source)
+    return rows * atom.matrices == held * 4
 
 
 def contiguous_run(layout: Layout) -> int:
@@ -303,7 +316,7 @@ def _store_matrices(source: Tensor, destination: Tensor, atom: CopyAtom) -> None
 def _matrix_steps(
     memory: Tensor, registers: Tensor, atom: CopyAtom
 ) -> list[tuple[Any, tuple[Var, ...]]]:
-    """One (place, register words) for each call of a matrix atom: mode 0 holds its values."""
+    """One (place, register words) for each call of a matrix atom: its values come first."""
     engine = registers.engine
     if not isinstance(engine, Registers):
         raise TypeMismatch(
@@ -311,13 +324,13 @@ def _matrix_steps(
             code="K223",
             loc=here(),
         )
-    held = size(registers.layout[0])
-    rows = size(memory.layout[0])
+    held = atom.matrices * _WORD_BYTES // registers.dtype.bytes
+    row = ROW_BYTES // memory.dtype.bytes
     per = engine.per_variable
     steps = []
     for rest in range(size(registers.layout) // held):
-        place = memory.place(rest * rows)
-        _require_aligned(memory, place.align, 16)
+        place = memory.place(rest * row)
+        _require_aligned(memory, place.align, ROW_BYTES)
         words = tuple(
             engine.variables[registers.index(rest * held + value) // per]
             for value in range(0, held, per)

@@ -65,6 +65,14 @@ def recast(tensor: Tensor, dtype: DType, layout: Any) -> Tensor:
             loc=here(),
             fix="recast the whole allocation, then slice",
         )
+    if place is not None and place.offset % dtype.bytes:
+        raise TypeMismatch(
+            f"{tensor!r} starts {place.offset} bytes into its memory, which {dtype} of "
+            f"{dtype.bytes} bytes do not divide",
+            code="K218",
+            loc=here(),
+            fix="recast the whole tensor, then slice, or start at a whole element",
+        )
     engine = tensor.engine
     assert isinstance(engine, Pointer)
     whole = Tensor.from_pointer(

@@ -10,7 +10,8 @@ from typing import Any
 
 from kdsl_core import dtypes as dt
 from kdsl_core.dtypes import BY_NAME, DType
-from kdsl_core.errors import StagingError
+from kdsl_core.errors import KdslError, StagingError
+from kdsl_core.loc import Loc
 
 _EMPTY = inspect.Parameter.empty
 
@@ -99,7 +100,11 @@ class Signature:
         self.name = name or function.__name__
         lookup = _lookup(function)
         found = inspect.signature(function).parameters.values()
-        self.parameters = tuple(_parameter(p, lookup, function) for p in found)
+        try:
+            self.parameters = tuple(_parameter(p, lookup, function) for p in found)
+        except KdslError as error:
+            error.loc = error.loc or Loc(((function.__code__, 0),))
+            raise
         self.by_name = {p.name: p for p in self.parameters}
 
 
@@ -108,7 +113,10 @@ def _parameter(
 ) -> Parameter:
     if p.kind is inspect.Parameter.VAR_KEYWORD:
         raise _not_understood(function, p.name, "**keywords")
-    annotation = lookup(p.annotation)
+    try:
+        annotation = lookup(p.annotation)
+    except NameError as problem:
+        raise _not_understood(function, p.name, f"{p.annotation!r} ({problem})") from problem
     common: dict[str, Any] = {
         "name": p.name,
         "default": p.default,
@@ -127,12 +135,10 @@ def _parameter(
 
 
 def _not_understood(function: FunctionType, name: str, annotation: str) -> StagingError:
-    code = function.__code__
     return StagingError(
         f"{function.__qualname__}: the parameter {name} is annotated {annotation}, which is no "
         "kind of kernel argument",
         code="K343",
-        notes=(f"{code.co_filename}:{code.co_firstlineno}",),
         fix='annotate with kd.Tensor["f32", "m n"], a number type such as kd.f32, or kd.Static',
     )
 
@@ -150,9 +156,6 @@ def _lookup(function: FunctionType) -> Callable[[Any], Any]:
     def lookup(annotation: Any) -> Any:
         if not isinstance(annotation, str):
             return annotation
-        try:
-            return eval(annotation, function.__globals__, names)
-        except NameError as problem:
-            raise _not_understood(function, "?", f"{annotation!r} ({problem})") from problem
+        return eval(annotation, function.__globals__, names)
 
     return lookup

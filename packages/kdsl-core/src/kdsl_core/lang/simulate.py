@@ -85,8 +85,9 @@ def simulate_bound(
 def _array(name: str, owner: Any) -> np.ndarray[Any, Any]:
     if isinstance(owner, np.ndarray):
         return owner
+    got = "a kd.spec, which has no data" if owner is None else type(owner).__name__
     raise ArgumentError(
-        f"{name}: the simulator runs on NumPy arrays, got {type(owner).__name__}",
+        f"{name}: the simulator runs on NumPy arrays, got {got}",
         code="K623",
         fix="copy it to the host: numpy.asarray(x.cpu())",
     )

@@ -99,6 +99,7 @@ from kdsl_core.layout.structure import (
     unflatten,
 )
 from kdsl_core.layout.swizzle import ComposedLayout, Swizzle
+from kdsl_core.layout.symbolic import SymInt, substitute, sym
 from kdsl_core.layout.tile import (
     blocked_product,
     flat_divide,
@@ -121,6 +122,9 @@ from kdsl_core.layout.tv import (
     vector_width,
 )
 
+filter = filter_layout
+"""The public word for `filter_layout`; as `kd.filter` it shadows no builtin of the caller's."""
+
 __all__ = [
     "AnyLayout",
     "ArithmeticTuple",
@@ -131,6 +135,7 @@ __all__ = [
     "Leaf",
     "ScaledBasis",
     "Swizzle",
+    "SymInt",
     "append",
     "blocked_product",
     "ceil_div",
@@ -154,6 +159,7 @@ __all__ = [
     "elem_less",
     "elem_scale",
     "evenly_divides",
+    "filter",
     "filter_layout",
     "filter_zeros",
     "flat_divide",
@@ -213,7 +219,9 @@ __all__ = [
     "slice_",
     "slice_and_offset",
     "stride",
+    "substitute",
     "swizzle_of",
+    "sym",
     "take",
     "thread_coord",
     "thread_values",

@@ -27,8 +27,6 @@ from kdsl_core.layout.int_tuple import (
     leaves,
     magnitude,
     mul,
-    sign,
-    unwrap,
 )
 from kdsl_core.layout.layout import Layout
 from kdsl_core.layout.measure import get, size
@@ -90,10 +88,14 @@ def _compose_by_mode(a: Any, tiler: tuple[Any, ...]) -> Any:
 
 def _compose(a: Layout, b: Layout) -> Layout:
     modes = _extrapolating_modes(a.shape, a.stride)
-    results: list[Composed] = []
-    shape, stride = _compose_tree(a, modes, b.shape, b.stride, results)
+    moving: list[Composed] = []
+    if isinstance(b.shape, tuple):
+        shape, stride = _compose_modes(a, modes, b.shape, b.stride, moving)
+    else:
+        shape, stride = _compose_mode(a, modes, b.shape, b.stride, moving)
     result = Layout.of(shape, stride)
-    check_sums(a, b, result, results)
+    if len(moving) > 1 or (moving and moving[0].leaf.negative):
+        check_sums(a, b, result, moving)
     return result
 
 
@@ -102,28 +104,41 @@ _compose_cached = lru_cache(maxsize=4096)(_compose)
 
 def _extrapolating_modes(shape: IntTuple, stride: IntTuple) -> Modes:
     """Coalesced flat modes; a last extent of 1 counts as larger, because the last mode goes on."""
-    shapes, strides = list(leaves(shape)), list(leaves(stride))
+    shapes, strides = leaves(shape), leaves(stride)
     if not shapes:
-        return Modes((1,), (0,))
+        return Modes((1,), (0,), True)
     if is_one(shapes[-1]):
         shapes[-1] = 2
-    return Modes(*map(tuple, coalesced_modes(shapes, strides)))
+    shapes, strides = coalesced_modes(shapes, strides)
+    return Modes(tuple(shapes), tuple(strides), is_static(tuple(shapes[:-1])))
 
 
-def _compose_tree(
-    a: Layout, modes: Modes, shape: IntTuple, stride: IntTuple, results: list[Composed]
+def _compose_modes(
+    a: Layout, modes: Modes, shape: IntTuple, stride: IntTuple, moving: list[Composed]
 ) -> tuple[IntTuple, IntTuple]:
-    if isinstance(shape, tuple):
-        parts = [_compose_tree(a, modes, s, d, results) for s, d in zip(shape, stride, strict=True)]
-        return tuple([p[0] for p in parts]), tuple([p[1] for p in parts])
+    shapes, strides = [], []
+    for s, d in zip(shape, stride, strict=True):
+        compose_one = _compose_modes if type(s) is tuple else _compose_mode
+        out_shape, out_stride = compose_one(a, modes, s, d, moving)
+        shapes.append(out_shape)
+        strides.append(out_stride)
+    return tuple(shapes), tuple(strides)
+
+
+def _compose_mode(
+    a: Layout, modes: Modes, extent: Leaf, step: Leaf, moving: list[Composed]
+) -> tuple[IntTuple, IntTuple]:
+    """The modes of one leaf; it is noted in `moving` where a sum with others could carry."""
     path: tuple[int, ...] = ()
-    if isinstance(stride, ScaledBasis):
-        path, stride = stride.path, stride.value
+    if isinstance(step, ScaledBasis):
+        path, step = step.path, step.value
         mode = get(a, *path)
         modes = _extrapolating_modes(mode.shape, mode.stride)
-    leaf = compose_leaf(modes, shape, stride)
-    results.append(Composed(path, modes, leaf))
-    return unwrap(leaf.shape), unwrap(leaf.stride)
+    leaf = compose_leaf(modes, extent, step)
+    shape, stride, digits, negative = leaf
+    if negative or digits.count(0) < len(digits):
+        moving.append(Composed(path, modes, leaf))
+    return (shape[0], stride[0]) if len(shape) == 1 else (shape, stride)
 
 
 def compose_leaf(a: Modes, extent: Leaf, step: Leaf) -> LeafResult:
@@ -132,38 +147,38 @@ def compose_leaf(a: Modes, extent: Leaf, step: Leaf) -> LeafResult:
         return LeafResult((extent,), (0,), ())
     if len(a.shape) == 1:
         return LeafResult((extent,), (mul(step, a.stride[0]),), ())
+    if a.static and type(extent) is int and type(step) is int:
+        result = _compose_static(a, extent, step)
+        return result if result is not None else factored(a, extent, step)
     if not is_decidable(step):
         refuse_run_time(f"{step!r}, a stride over the modes {a}")
-    if type(extent) is not int or type(step) is not int or not is_static(a.shape[:-1]):
-        return _compose_run_time(a, extent, step)
-    result = _compose_static(a, extent, step)
-    return result if result is not None else factored(a, extent, step)
+    return _compose_run_time(a, extent, step)
 
 
 def _compose_static(a: Modes, extent: int, step: int) -> LeafResult | None:
     """The quick way: walk the modes of `a`, dividing. None where the division is not exact."""
     rest, out_shape, out_stride, digits = extent, [], [], []
-    step_sign, step = sign(step), abs(step)
-    for s, d in zip(a.shape[:-1], a.stride[:-1], strict=True):
+    turn, step = (1, step) if step > 0 else (-1, -step)
+    strides = a.stride
+    for i, s in enumerate(a.shape[:-1]):
         inside = -(-s // step)
         if inside == 1 or rest == 1:
             if step % s and rest > 1:
                 return None
             digits.append(0)
         else:
-            count = min(inside, rest)
-            crosses = rest > count
-            if rest % count or (crosses and s % step):
+            count = inside if inside < rest else rest
+            if rest % count or (rest > count and s % step):
                 return None
             out_shape.append(count)
-            out_stride.append(mul(step_sign * step, d))
+            out_stride.append(mul(turn * step, strides[i]))
             digits.append((count - 1) * step)
             rest //= count
         step = -(-step // s)
     if not out_shape or rest != 1:
         out_shape.append(rest)
-        out_stride.append(mul(step_sign * step, a.stride[-1]))
-    return LeafResult(tuple(out_shape), tuple(out_stride), tuple(digits), step_sign < 0)
+        out_stride.append(mul(turn * step, strides[-1]))
+    return LeafResult(tuple(out_shape), tuple(out_stride), tuple(digits), turn < 0)
 
 
 def _compose_run_time(a: Modes, extent: Leaf, step: Leaf) -> LeafResult:
@@ -200,7 +215,7 @@ def _steps_inside(a: Modes, extent: Leaf, step: Leaf, rest: Leaf) -> Leaf:
     inside = floordiv(extent, step)
     if not is_decidable(rest):
         refuse_run_time(f"{rest!r} % {inside} == 0, to split {a}")
-    count = smaller(inside, rest)
+    count = smaller(inside, rest, f"to split {a}")
     if not divides(count, rest):
         raise missing(f"{rest} % {count} == 0, to split {a}")
     return count

@@ -21,6 +21,8 @@ class Modes(NamedTuple):
 
     shape: tuple[Leaf, ...]
     stride: tuple[Leaf, ...]
+    static: bool
+    """Whether all extents but the last are."""
 
     def __str__(self) -> str:
         return f"{shape_str(self.shape)}:{shape_str(self.stride)}"
@@ -116,15 +118,13 @@ def _largest_digits(a: Modes, extent: int, step: int) -> tuple[int, ...]:
     return tuple([max(digit) for digit in list(zip(*crds, strict=True))[:-1]])
 
 
-def check_sums(a: Layout, b: Layout, result: Layout, parts: list[Composed]) -> None:
+def check_sums(a: Layout, b: Layout, result: Layout, moving: list[Composed]) -> None:
     """Refuse a composition whose right-hand modes carry into one another.
 
     Each mode of the result is right alone; their sum is right when no digit of `a` overflows.
+    `moving` are the modes of `b` that move some digit but the last, or that count backwards.
     """
-    moving = [part for part in parts if not all(map(is_zero, part.leaf.digits))]
-    negative = any(part.leaf.negative for part in parts)
-    if len(parts) <= 1 or not (moving or negative):
-        return
+    negative = any(part.leaf.negative for part in moving)
     paths = {part.path for part in moving}
     nested = any(p != q and q[: len(p)] == p for p in paths for q in paths)
     if nested or negative or any(_carries([m for m in moving if m.path == p]) for p in paths):
@@ -151,7 +151,7 @@ def _check_every_sum(a: Layout, b: Layout, result: Layout) -> None:
             code="K143",
             fix="compose mode by mode",
         )
-    whole = Modes(tuple(leaves(a.shape)), tuple(leaves(a.stride)))
+    whole = Modes(tuple(leaves(a.shape)), tuple(leaves(a.stride)), True)
     for crd, index in _elements(b):
         linear = type(index) is int and not a.has_basis
         right = extrapolated(whole, index) if linear else a(index)

@@ -11,15 +11,15 @@ from functools import cmp_to_key
 from typing import Any
 
 from kdsl_core.errors import LayoutError
-from kdsl_core.layout.int_tuple import IntTuple, Leaf, floordiv, is_static, leaves
-from kdsl_core.layout.symbolic import SymInt, undecided
+from kdsl_core.layout.int_tuple import IntTuple, Leaf, floordiv, leaves
+from kdsl_core.layout.symbolic import SymInt, bounds, undecided
 
 
 def is_decidable(x: IntTuple) -> bool:
     """Whether every leaf is static or symbolic, so that its facts can decide."""
     if type(x) is int:
         return True
-    return all([isinstance(leaf, SymInt) or is_static(leaf) for leaf in leaves(x)])
+    return all(type(leaf) is int or isinstance(leaf, SymInt) for leaf in leaves(x))
 
 
 def divides(divisor: Leaf, x: Leaf) -> bool:
@@ -53,9 +53,16 @@ def missing(fact: str) -> LayoutError:
     return undecided(fact)
 
 
-def smaller(a: Leaf, b: Leaf) -> Leaf:
-    """min(a, b) of decidable leaves."""
-    return a if a <= b else b
+def smaller(a: Leaf, b: Leaf, purpose: str) -> Leaf:
+    """min(a, b) of decidable leaves; a symbol that is divisible by the other is not below it.
+
+    Raises: LayoutError naming that divisibility where nothing decides.
+    """
+    try:
+        return a if a <= b else b
+    except LayoutError:
+        multiple, divisor = (b, a) if type(a) is int else (a, b)
+        raise missing(f"{multiple} % {divisor} == 0, {purpose}") from None
 
 
 def proven_equal(a: Leaf, b: Leaf) -> bool:
@@ -63,22 +70,22 @@ def proven_equal(a: Leaf, b: Leaf) -> bool:
 
     Raises: LayoutError when they may be equal or not.
     """
-    gap: Any = a - b
-    if type(gap) is int:
-        return bool(gap == 0)
-    if gap:
+    if a == b:
+        return True
+    low, high = bounds(a - b)
+    if (low is not None and low > 0) or (high is not None and high < 0):
         return False
     raise missing(f"{a} == {b}")
 
 
 def sorted_by_size(modes: Iterable[Any], key: Any) -> list[Any]:
     """`modes` in ascending order of a decidable key; equal ones keep their place."""
+    modes = list(modes)
+    if all(type(key(m)) is int for m in modes):
+        return sorted(modes, key=key)
 
     def compare(m: Any, n: Any) -> int:
-        x, y = key(m), key(n)
-        if type(x) is int and type(y) is int:
-            return (x > y) - (x < y)
-        return _order_of(x, y)
+        return _order_of(key(m), key(n))
 
     return sorted(modes, key=cmp_to_key(compare))
 

@@ -1,8 +1,9 @@
 """Nested tuples of integers: the shapes, strides and coordinates of layouts.
 
 A leaf is a *static* integer (a Python int, decided now), a *symbolic* one (`sym`, which decides
-what its facts imply) or a *run-time* one: any object with ``+ - * // %`` that stands for a number. Nothing here compares or
-branches on a dynamic leaf, and products with 0 and 1 fold, so no useless code is emitted.
+what its facts imply), or a *run-time* one: any object with ``+ - * // %`` that stands for a number.
+Nothing here compares or branches on a run-time leaf, and products with 0 and 1 fold, so no useless
+code is emitted.
 """
 
 from __future__ import annotations

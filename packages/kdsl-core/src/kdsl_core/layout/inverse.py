@@ -151,21 +151,25 @@ def max_common_layout(a: AnyLayout, b: AnyLayout) -> Layout:
     4:1
     """
     inverse_b, common = _common(a, b)
-    first = wrap(common.shape)[0], wrap(common.stride)[0]
-    if type(first[0]) is not int or not is_one(first[1]):
+    run = wrap(common.shape)[0]
+    if not is_decidable(run) or not is_one(wrap(common.stride)[0]):
         return UNIT
-    run = min(first[0], _swizzle_run(a, b))
-    shared: Layout = coalesce(composition(inverse_b, Layout.of(run, 1 if run > 1 else 0)))
+    limit = _swizzle_run(a, b)
+    if limit is not None:
+        run = min(run, limit) if type(run) is int else gcd(known_divisor(run), limit)
+    shared: Layout = coalesce(composition(inverse_b, Layout.of(run, 0 if is_one(run) else 1)))
     return shared
 
 
 def max_common_vector(a: AnyLayout, b: AnyLayout) -> int:
     """The number of elements that are contiguous from 0 in both layouts at once.
 
+    Of a symbolic run, the largest number that is proven to divide it.
+
     >>> max_common_vector(Layout((4, 8)), Layout((4, 8), (8, 1)))
     1
     """
-    return int(size(max_common_layout(a, b)))
+    return known_divisor(size(max_common_layout(a, b)))
 
 
 def _common(a: AnyLayout, b: AnyLayout) -> tuple[Layout, Layout]:
@@ -182,12 +186,12 @@ def _common(a: AnyLayout, b: AnyLayout) -> tuple[Layout, Layout]:
     return UNIT, UNIT
 
 
-def _swizzle_run(a: AnyLayout, b: AnyLayout) -> int:
-    """The run that swizzles leave together: all of it where both sides have the same one."""
+def _swizzle_run(a: AnyLayout, b: AnyLayout) -> int | None:
+    """The run that swizzles leave together: None, all of it, where both sides have the same."""
     swizzles = {x.outer if isinstance(x, ComposedLayout) else Swizzle(0, 0, 0) for x in (a, b)}
     moving = [sw for sw in swizzles if sw.bits]
     if len(swizzles) == 1 or not moving:
-        return 1 << 62
+        return None
     return int(min(1 << sw.base for sw in moving))
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
+from itertools import count as count_from
 from typing import Any
 
 from kdsl_core.errors import LayoutError
-from kdsl_core.layout.int_tuple import Leaf, ceil_div, is_static, is_zero, leaves, mul, sign
+from kdsl_core.layout.exact import CHECKED_ELEMENTS
+from kdsl_core.layout.int_tuple import Leaf, ceil_div, is_one, is_static, is_zero, leaves, mul, sign
 from kdsl_core.layout.layout import Layout
-from kdsl_core.layout.measure import AnyLayout
+from kdsl_core.layout.measure import AnyLayout, size
 from kdsl_core.layout.swizzle import ComposedLayout, Swizzle
 
 
@@ -41,7 +43,42 @@ def upcast(layout: AnyLayout | Swizzle, count: int) -> Any:
         return _upcast_swizzle(layout, count)
     if isinstance(layout, ComposedLayout):
         return _upcast_swizzled(layout, count)
-    return _tree(lambda s, d: _upcast_mode(s, d, count), layout)
+    wide = _tree(lambda s, d: _upcast_mode(s, d, count), layout)
+    if not _stays_inside(layout, count):
+        _check_every_group(layout, wide, count)
+    return wide
+
+
+def _stays_inside(layout: Layout, count: int) -> bool:
+    """Whether the parts of offsets below `count` never add up to another group."""
+    total = 0
+    for s, d in zip(leaves(layout.shape), leaves(layout.stride), strict=True):
+        if type(d) is not int or d % count == 0:
+            continue
+        inside = ceil_div(count, abs(d))
+        steps = min(s, inside) if type(s) is int else inside
+        total += (steps - 1) * d if d > 0 else count
+    return total < count
+
+
+def _check_every_group(layout: Layout, wide: Layout, count: int) -> None:
+    """Refuse a recast whose modes carry into one another, so that some element is in no group."""
+    if not layout.static or size(layout) > CHECKED_ELEMENTS:
+        raise LayoutError(
+            f"cannot decide whether the modes of {layout} carry into one another in groups of"
+            f" {count} elements",
+            code="K143",
+            fix="recast mode by mode",
+        )
+    groups = {wide(i) for i in range(size(wide))}
+    for i in range(size(layout)):
+        if layout(i) // count not in groups:
+            raise LayoutError(
+                f"{layout} does not recast to {count} elements at once: index {i} at offset"
+                f" {layout(i)} lies in group {layout(i) // count}, which {wide} does not reach",
+                code="K161",
+                fix="recast a layout whose modes do not overlap",
+            )
 
 
 def _tree(op: Callable[[Leaf, Leaf], tuple[Leaf, Leaf]], layout: Layout) -> Layout:
@@ -60,7 +97,7 @@ def _upcast_mode(extent: Leaf, stride: Leaf, count: int) -> tuple[Leaf, Leaf]:
     if not is_static(stride):
         if getattr(stride, "divisible_by", 1) % count:
             raise LayoutError(
-                f"recasting to {count} elements at once needs {stride!r} % {count} == 0",
+                f"recasting to {count} elements at once needs {stride} % {count} == 0",
                 code="K102",
                 fix="declare the stride divisible, or use a narrower vector",
             )
@@ -84,19 +121,28 @@ def downcast(layout: AnyLayout | Swizzle, count: int) -> Any:
     if isinstance(layout, ComposedLayout):
         outer, inner = downcast(layout.outer, count), downcast(layout.inner, count)
         return ComposedLayout(outer, mul(layout.offset, count), inner)
-    if not any(type(d) is int and abs(d) == 1 for d in leaves(layout.stride)):
+    longer = _unit_mode(layout)
+    if longer is None:
         raise LayoutError(
             f"{layout} has no static stride of 1, so its elements are not adjacent",
             code="K162",
             fix="recast before composing away the contiguous mode",
         )
-    return _tree(lambda s, d: _downcast_mode(s, d, count), layout)
+    position = count_from(0)
+
+    def narrow(extent: Leaf, stride: Leaf) -> tuple[Leaf, Leaf]:
+        if next(position) == longer:
+            return mul(extent, count), stride
+        return extent, mul(stride, count)
+
+    return _tree(narrow, layout)
 
 
-def _downcast_mode(extent: Leaf, stride: Leaf, count: int) -> tuple[Leaf, Leaf]:
-    if type(stride) is int and abs(stride) == 1:
-        return mul(extent, count), stride
-    return extent, mul(stride, count)
+def _unit_mode(layout: Layout) -> int | None:
+    """The leaf along which elements are adjacent: the first of stride ±1, longer than 1 if any."""
+    modes = zip(leaves(layout.shape), leaves(layout.stride), strict=True)
+    units = [(is_one(s), i) for i, (s, d) in enumerate(modes) if type(d) is int and abs(d) == 1]
+    return min(units)[1] if units else None
 
 
 def _upcast_swizzled(layout: ComposedLayout, count: int) -> ComposedLayout:

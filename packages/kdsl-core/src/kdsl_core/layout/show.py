@@ -41,7 +41,7 @@ def show_grid(grid: Grid, color: bool = False) -> str:
     """A grid as text under its title, on the nearest colours that a terminal has."""
     cells = [["".join(cell) for cell in row] for row in grid.cells]
     colours = [[_terminal_colour(fill) for fill in row] for row in grid.fills] if color else None
-    legend = [grid.legend] if grid.legend and (color or grid.legend.startswith("+")) else []
+    legend = [grid.legend] if grid.legend else []
     return "\n".join([grid.title, draw_grid(cells, colours), *legend])
 
 

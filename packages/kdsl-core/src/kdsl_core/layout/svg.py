@@ -10,10 +10,14 @@ from xml.sax.saxutils import escape
 
 from kdsl_core.dtypes import DType
 from kdsl_core.layout.grid import WHITE, Grid, layout_grid
-from kdsl_core.layout.measure import AnyLayout
+from kdsl_core.layout.int_tuple import is_static
+from kdsl_core.layout.measure import AnyLayout, size
 
 Placed: TypeAlias = tuple[int, int, Grid]
 """A grid with the row and column of the page that it stands in."""
+
+NOTEBOOK_CELLS = 1 << 15
+"""Notebooks show more cells than this as text."""
 
 _LETTER = 6.1  # pixels that a letter of the cells is wide
 _LINE = 11
@@ -148,3 +152,14 @@ def svg_layout(layout: AnyLayout, dtype: DType | None = None) -> str:
     Raises: LayoutError for more than two modes or sizes not known yet.
     """
     return svg_page([(0, 0, layout_grid(layout, dtype))])
+
+
+def notebook_svg(layout: AnyLayout) -> str | None:
+    """The picture of a layout, or None for one that is better shown as text.
+
+    >>> from kdsl_core.layout import Layout
+    >>> notebook_svg(Layout((2, 2, 2))) is None
+    True
+    """
+    drawable = is_static(layout) and len(layout) <= 2 and size(layout) <= NOTEBOOK_CELLS
+    return svg_layout(layout) if drawable else None

@@ -151,10 +151,10 @@ class ComposedLayout:
         return ComposedLayout, (self.outer, self.offset, self.inner)
 
     def _repr_svg_(self) -> str | None:
-        """The picture that notebooks show; None when it has no rows and columns."""
-        from kdsl_core.layout.svg import svg_layout
+        """The picture that notebooks show."""
+        from kdsl_core.layout.svg import notebook_svg
 
-        return svg_layout(self) if self.static and len(self) <= 2 else None
+        return notebook_svg(self)
 
     def __repr__(self) -> str:
         return f"ComposedLayout({self.outer!r}, {self.offset!r}, {self.inner!r})"

@@ -15,13 +15,11 @@ from typing import Any, NamedTuple
 
 from kdsl_core.errors import LayoutError
 from kdsl_core.layout.polynomial import (
-    Atom,
     Monomial,
     Terms,
     add_terms,
     common_factor,
     divide_terms,
-    join,
     lowest,
     multiply_terms,
     rank_of,

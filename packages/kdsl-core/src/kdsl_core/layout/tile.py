@@ -15,7 +15,6 @@ from kdsl_core.layout.int_tuple import (
     Leaf,
     ceil_div,
     is_one,
-    is_static,
     mul,
     product_each,
     wrap,

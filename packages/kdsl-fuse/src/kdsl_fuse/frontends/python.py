@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, overload
 
-from kdsl_core.errors import FusionError, KdslError
+from kdsl_core.errors import ArgumentError, FusionError, KdslError
 from kdsl_fuse import arrays
 from kdsl_fuse.frontends.traced import Trace, TracedArray
 from kdsl_fuse.graph import Graph
@@ -74,7 +74,16 @@ class Fused:
         return self._trace(self._bind(args, kwargs))[0]
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
-        bound = self._signature.bind(*args, **kwargs)
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError as problem:
+            name = self.function.__name__
+            raise ArgumentError(
+                f"{name}: {problem}",
+                code="K929",
+                loc=author_loc(),
+                fix=f"call {name}({', '.join(self._signature.parameters)})",
+            ) from None
         bound.apply_defaults()
         return bound
 
