@@ -106,6 +106,13 @@ def test_collisions_name_lanes_that_share_a_bank() -> None:
     assert kd.inspect.bank_conflicts(kd.Layout(32), kd.f32).worst is None
 
 
+def test_offsets_may_run_backwards() -> None:
+    """A warp that reads memory from its end on moves what it moves forwards."""
+    back = kd.Layout(32, -4)
+    assert kd.inspect.bank_conflicts(back, kd.f32).wavefronts == 4
+    assert kd.inspect.coalescing(back, kd.f32, start=16).sectors == 16
+
+
 def test_the_worst_warp_is_found() -> None:
     """The second warp strides, and its first value is named."""
     layout = kd.Layout(((32, 2), 1), ((1, 0), 0))
@@ -207,5 +214,11 @@ def test_refusals_say_what_is_missing() -> None:
         kd.inspect.coalescing(kd.Layout(32), kd.Layout(16), kd.f32)
     with pytest.raises(kd.LayoutError, match="K187"):
         kd.inspect.bank_conflicts(kd.Layout((32, 4), (5, 1)), kd.f32, width=16)
+    with pytest.raises(kd.LayoutError, match="K187"):
+        kd.inspect.coalescing(kd.Layout(32), kd.f32, start=2)
+    with pytest.raises(kd.LayoutError, match="K187"):
+        kd.inspect.coalescing(kd.make_identity_layout((32, 1)), kd.f32)
+    with pytest.raises(kd.LayoutError, match="K102"):
+        kd.inspect.coalescing(kd.Layout((32, kd.sym("n"))), kd.f32)
     with pytest.raises(kd.LayoutError, match="K187"):
         kd.inspect.coalescing(atoms.cp_async(16), kd.f32)  # type: ignore[arg-type] # the mistake under test

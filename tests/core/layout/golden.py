@@ -69,6 +69,12 @@ def _idx2crd(index: Any, *shape_stride: Any) -> Any:
     return kl.idx2crd(index, *shape_stride)
 
 
+def _tile_to_mma_shape(atom: Layout, tile: Any, order: Any = None) -> Layout:
+    """An atom over ((m, k), tiles of M, tiles of K, ...), as ((m, k), tiles ...)."""
+    whole = (*zip(tile[0], tile[1:3], strict=True), *tile[3:])
+    return kl.tiled_divide(kl.tile_to_shape(atom, whole, order), kl.product_each(tile[0]))
+
+
 def _layout_call(layout: Any, coord: Any) -> Any:
     return layout(coord)
 
@@ -150,6 +156,7 @@ CALLS |= {
     "with_shape": lambda layout, shape: kl.composition(layout, Layout(shape)),
     "slice": kl.slice_,
     "idx2crd": _idx2crd,
+    "tile_to_mma_shape": _tile_to_mma_shape,
     "get_hier_coord": kl.get_hier_coord,
     "get_1d_coord": kl.get_1d_coord,
     "get_flat_coord": kl.get_flat_coord,

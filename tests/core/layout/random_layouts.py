@@ -29,10 +29,12 @@ def shape(rng: Random, depth: int = 3, rank: int = 4) -> Any:
 
 def small_shape(rng: Random) -> Any:
     """A shape of few enough elements to be evaluated one by one."""
-    while True:
-        found = shape(rng)
-        if prod(flat(found)) <= MOST_ELEMENTS:
-            return found
+    found = shape(rng)
+    extents, left = flat(found), MOST_ELEMENTS
+    for i in rng.sample(range(len(extents)), len(extents)):
+        extents[i] = extents[i] if extents[i] <= left else 1
+        left //= extents[i]
+    return nested(extents, found)
 
 
 def flat(tree: Any) -> list[int]:

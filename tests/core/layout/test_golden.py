@@ -5,13 +5,15 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from core.layout import definitions as defined
 from core.layout.golden import CALLS, COPIED, SHARED, decode, encode, records, run_record
 from kdsl_core.errors import LayoutError
-from kdsl_core.layout import ComposedLayout, Layout, product, wrap
+from kdsl_core.layout import ComposedLayout, Layout, inner_of, product
 
 FILES = [
     "coords",
@@ -28,6 +30,23 @@ FILES = [
     "recast",
     "swizzle_eval",
 ]
+
+DIFFERENCES = {
+    "same function": 14,
+    "refused: decided at run time": 58,
+    "deliberate: slices keep their offset inside": 18,
+    "deliberate: tied orders": 14,
+    "deliberate: cosize counts the offset": 3,
+    "deliberate: C++ is no inverse": 1,
+    "deliberate: C++ overruns the elements": 3,
+    "refused: C++ falls short of the target": 4,
+    "refused: inverse of a swizzle with offset": 4,
+    "refused: the copies are not a layout of the free space": 3,
+    "refused: C++ breaks the definition": 2,
+    "refused: C++ misses a group of elements": 1,
+}
+"""Every difference from C++'s form among the 5 925 records, by its reason; docs/concepts.md says why
+each is chosen. All others have C++'s form."""
 
 TIED_ORDERS = {"make_ordered_layout", "make_layout_like", "make_fragment_like"}
 """C++ lets modes of equal order overlap; kdsl's stay apart."""
@@ -64,7 +83,7 @@ def outcome(record: dict[str, Any]) -> str:
 
 
 def _exact_where_cute_is_not(record: dict[str, Any], got: Any, expected: Any) -> str:
-    layout = decode(record["args"][-1])
+    layout = decode(record["args"][-1 if record["op"] == "slice" else 0])
     if (
         record["op"] == "slice"
         and isinstance(layout, ComposedLayout)
@@ -75,7 +94,28 @@ def _exact_where_cute_is_not(record: dict[str, Any], got: Any, expected: Any) ->
         steps = range(encode(product(got.shape)))
         if all(layout(got(i)) == i for i in steps):
             return "deliberate: C++ is no inverse"
+    if record["op"] in ("downcast", "recast_layout"):
+        old, new = (
+            encode(tuple(map(decode, record["args"][1:])))
+            if record["op"][0] == "r"
+            else (
+                encode(decode(record["args"][1])),
+                1,
+            )
+        )
+        if _bits(got, new) >= _bits(decode(record["args"][0]), old) < _bits(expected, new):
+            return "deliberate: C++ overruns the elements"
     return "wrong"
+
+
+def _bits(layout: Any, width: int) -> set[int]:
+    """The bits under the elements of a layout, without its swizzle."""
+    offsets = _values(inner_of(layout))
+    return {v * width + bit for v in offsets for bit in range(width)}
+
+
+def _reaches(layout: Layout, count: int, wide: Layout) -> bool:
+    return defined.is_wider(layout, encode(count), wide)
 
 
 def _sliced_values(layout: ComposedLayout, coord: tuple[Any, ...]) -> list[Any]:
@@ -105,6 +145,8 @@ def _refusal(record: dict[str, Any], expected: Any, error: LayoutError) -> str:
         c = range(product(b.shape))
         if any(b(i) < 0 for i in c) or any(encode(expected(i)) != encode(a(b(i))) for i in c):
             return "refused: C++ breaks the definition"
+    if record["op"] == "upcast" and not _reaches(inner_of(args[0]), args[1], inner_of(expected)):
+        return "refused: C++ misses a group of elements"
     if error.code == "K141":
         return "refused: C++ falls short of the target"
     if record["op"].endswith("product") and error.code == "K142":
@@ -112,34 +154,79 @@ def _refusal(record: dict[str, Any], expected: Any, error: LayoutError) -> str:
     return "refused: inverse of a swizzle with offset" if error.code == "K150" else "wrong"
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_agrees_with_cute(name: str) -> None:
-    """Every record gives C++'s form, the same function, or a refusal with a reason."""
-    folder = SHARED if SHARED.is_dir() else COPIED
+FOLDERS = [COPIED, *[SHARED] * SHARED.is_dir()]
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=["copied", "shared"][: len(FOLDERS)])
+def test_agrees_with_cute(folder: Path) -> None:
+    """Every record gives C++'s form, or one of the listed differences, as often as listed."""
     counts: Counter[str] = Counter()
-    for record in records(name, folder):
-        if record["op"] not in CALLS:
-            continue
+    for record in itertools.chain(*[records(name, folder) for name in FILES]):
         result = outcome(record)
         counts[result] += 1
         assert result != "wrong", record
-    assert counts["same"] >= 0.8 * counts.total(), counts
+    assert counts.total() == 5925
+    del counts["same"]
+    assert counts == DIFFERENCES
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_copied_sample_agrees(name: str) -> None:
-    """The sample in this repo agrees as well, so no checkout goes unchecked."""
-    results = [outcome(r) for r in records(name, COPIED)]
-    assert results and "wrong" not in results
+def test_the_copy_is_whole() -> None:
+    """The copy in this repo holds what the shared records hold."""
+    for folder in FOLDERS:
+        for name in [*FILES, "cpp_wrong", "rejected"]:
+            assert (folder / f"{name}.jsonl").read_text() == (COPIED / f"{name}.jsonl").read_text()
 
 
 def test_wrong_results_are_not_reproduced() -> None:
-    """Where the C++ composition breaks its definition, kdsl is right or refuses."""
-    for a, b in (
-        (Layout((4, (2, 3)), (32, (12, 4))), Layout((8, (1, 1)), (3, (24, 24)))),
-        (Layout((32, (8, 4)), (8, (1, 256))), Layout((((1, 7),), 5), (((1, 1),), 7))),
-    ):
-        with pytest.raises(LayoutError, match="coordinate") as caught:
-            CALLS["composition"](a, b)
-        assert caught.value.code == "K142"
-        assert wrap(a.shape)
+    """Where C++ breaks a definition, kdsl refuses with a witness, or is right."""
+    counts: Counter[str] = Counter()
+    for record in records("cpp_wrong", COPIED):
+        args = list(map(decode, record["args"]))
+        try:
+            got = run_record(record)
+        except LayoutError as error:
+            assert "coordinate" in error.message or "index" in error.message, record
+            counts["refused"] += 1
+            continue
+        assert record["op"] == "downcast" and defined.is_narrower(*args, got), record
+        assert not defined.is_narrower(*args, decode(record["result"]))
+        counts["right"] += 1
+    assert counts == {"refused": 18, "right": 1}
+
+
+def test_refusals_are_shared_or_the_answer_is_exact() -> None:
+    """What C++ rejects, kdsl refuses too, or answers by the definition."""
+    answers: Counter[str] = Counter()
+    for record in records("rejected", COPIED):
+        if record["op"] not in CALLS:
+            continue
+        args = list(map(decode, record["args"]))
+        try:
+            got = run_record(record)
+        except LayoutError:
+            continue
+        assert ANSWERS[record["op"]](got, *args), record
+        answers[record["op"]] += 1
+    assert answers == {
+        "blocked_product": 1,
+        "max_common_layout": 4,
+        "raked_product": 2,
+        "slice": 7,
+        "slice_and_offset": 8,
+        "zipped_divide": 1,
+    }
+
+
+ANSWERS: dict[str, Any] = {
+    "slice": lambda got, crd, layout: got(()) == layout(crd),
+    "slice_and_offset": lambda got, crd, layout: got[0](()) + got[1] == layout(crd),
+    "max_common_layout": lambda got, a, b: [a(c) for c in _values(got)] == _values(Layout(1)),
+    "zipped_divide": lambda got, a, t: defined.is_divide(a, t, got),
+    "blocked_product": lambda got, block, tiler: _is_disjoint(got, block, tiler),
+    "raked_product": lambda got, block, tiler: _is_disjoint(got, block, tiler),
+}
+"""For operations that C++ rejects in some case: whether an answer satisfies the definition."""
+
+
+def _is_disjoint(got: Layout, block: Layout, tiler: Layout) -> bool:
+    return len(set(_values(got))) == product(block.shape) * product(tiler.shape)

@@ -80,7 +80,6 @@ _NAMES = {
     " invert_tv same_function make_layout_left make_layout_right",
 }
 _MODULES = ("atoms", "collective", "inspect", "isa", "layout", "passes", "ptx", "sim")
-_PARTS = ("atoms", "collective", "testing", "layout", "isa", "sim", "ptx", "passes", "inspect")
 _HOME: dict[str, tuple[str, str]] = {}
 for _module, _list in _NAMES.items():
     for _word in _list.split():

@@ -3,6 +3,7 @@
 
 from kdsl_core import atoms as atoms
 from kdsl_core import collective as collective
+from kdsl_core import inspect as inspect
 from kdsl_core import isa as isa
 from kdsl_core import layout as layout
 from kdsl_core import passes as passes
@@ -38,6 +39,8 @@ from kdsl_core.errors import StagingError as StagingError
 from kdsl_core.errors import TargetError as TargetError
 from kdsl_core.errors import TypeMismatch as TypeMismatch
 from kdsl_core.errors import VerifyError as VerifyError
+from kdsl_core.inspect import show as show
+from kdsl_core.inspect import svg as svg
 from kdsl_core.ir.target import Target as Target
 from kdsl_core.ir.target import target_of as target_of
 from kdsl_core.lang.copy import copy as copy
@@ -173,7 +176,6 @@ from kdsl_core.layout import slice_and_offset as slice_and_offset
 from kdsl_core.layout import domain_offset as domain_offset
 from kdsl_core.layout import nullspace as nullspace
 from kdsl_core.layout import vector_width as vector_width
-from kdsl_core.layout import show_layout as show
 from kdsl_core.layout import show_tv as show_tv
 
 __version__: str

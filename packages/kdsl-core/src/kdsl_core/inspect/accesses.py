@@ -7,19 +7,20 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from kdsl_core.atoms import CopyAtom, Operand, ThrMma, TiledCopy, TiledMma
-from kdsl_core.atoms.tiled_mma import MODES
+from kdsl_core.atoms import CopyAtom, Operand, TiledCopy, TiledMma
 from kdsl_core.dtypes import DType, dtype_of
 from kdsl_core.errors import LayoutError
+from kdsl_core.inspect.elements import Subject, elements, extents, offsets_in
 from kdsl_core.ir.protocols import Array
-from kdsl_core.layout import AnyLayout, ComposedLayout, Layout, flatten, is_static, product_each
+from kdsl_core.layout import AnyLayout, ComposedLayout, Layout
 
 Op: TypeAlias = Literal["ld", "st", "ldmatrix", "stmatrix"]
-Subject: TypeAlias = Layout | ComposedLayout | TiledCopy | TiledMma
 
+LOADS = ("ld", "ldmatrix")
 WARP = 32
 ROW_BYTES = 16  # of a matrix load or store
 WIDTHS = (16, 8, 4, 2, 1)
+_PERIOD = 128  # bytes after which banks and sectors repeat
 
 
 @dataclass(frozen=True)
@@ -66,10 +67,9 @@ def requests_of(
     Raises: LayoutError when the access and the memory do not fit together.
     """
     op = access.op or _own_op(access.subject, space)
+    index = elements(access.subject, access.operand, op in LOADS, memory)
     element = dtype or element_type(access)
-    return address_requests(
-        access, op, offsets_in(memory, elements(access, op, memory)), element, start
-    )
+    return address_requests(access, op, offsets_in(memory, index), element, start)
 
 
 def address_requests(
@@ -77,6 +77,7 @@ def address_requests(
 ) -> Requests:
     """The instructions for offsets in elements (threads, values)."""
     address = start + offset * dtype.bytes
+    address = address - min(int(address.min()) // _PERIOD * _PERIOD, 0)
     width = _width(access, op, address, dtype)
     per = max(width // dtype.bytes, 1)
     first = np.ascontiguousarray(address[:, ::per])
@@ -110,7 +111,7 @@ def _lanes(access: Access, op: Op) -> int:
         return WARP
     if isinstance(access.subject, TiledCopy) and access.subject.atom.matrices:
         return 8 * access.subject.atom.matrices
-    threads = 0 if isinstance(access.subject, TiledCopy | TiledMma) else _extents(access.subject)[0]
+    threads = 0 if isinstance(access.subject, TiledCopy | TiledMma) else extents(access.subject)[0]
     return threads if threads in (8, 16) else WARP
 
 
@@ -123,7 +124,11 @@ def _width(access: Access, op: Op, address: Array, dtype: DType) -> int:
             _require_width(address, width, dtype)
         return width
     limit = access.subject.atom.bytes if isinstance(access.subject, TiledCopy) else max(WIDTHS)
-    return next(w for w in WIDTHS if w <= max(limit, dtype.bytes) and _fits(address, w, dtype))
+    for width in WIDTHS:
+        if width <= max(limit, dtype.bytes) and _fits(address, width, dtype):
+            return width
+    _require_width(address, dtype.bytes, dtype)
+    return dtype.bytes
 
 
 def _require_width(address: Array, width: int, dtype: DType) -> None:
@@ -145,96 +150,6 @@ def _fits(address: Array, width: int, dtype: DType) -> bool:
     runs = address.reshape(address.shape[0], -1, per)
     together = runs == runs[:, :, :1] + np.arange(per) * dtype.bytes
     return bool(together.all()) and not (runs[:, :, 0] % width).any()
-
-
-# -- which elements ------------------------------------------------------------------------------
-def elements(access: Access, op: Op, memory: AnyLayout | None) -> Array:
-    """What each thread's values are, (threads, values): indices into the memory's layout."""
-    subject = access.subject
-    if isinstance(subject, TiledCopy | TiledMma):
-        if memory is None:
-            raise LayoutError(
-                f"which addresses {subject.atom} touches depends on the memory's layout",
-                code="K188",
-                fix="pass the layout as the second argument",
-            )
-        _require_tiles(subject, access.operand, memory)
-        whole = Layout(memory.shape)
-        if isinstance(subject, TiledMma):
-            return _mma_elements(subject, access.operand, whole)
-        load = op in ("ld", "ldmatrix")
-        return _table(subject.tidfrg_S(whole) if load else subject.tidfrg_D(whole))
-    return _table(subject)
-
-
-def _mma_elements(mma: TiledMma, operand: Operand, whole: Layout) -> Array:
-    parts = [ThrMma(mma, t).partition(operand, whole) for t in range(mma.size)]
-    return np.stack([values_of(layout) + offset for layout, offset in parts])
-
-
-def _require_tiles(subject: TiledCopy | TiledMma, operand: Operand, memory: AnyLayout) -> None:
-    tile = subject.tile_shape
-    wanted = tile if isinstance(subject, TiledCopy) else tuple(tile[i] for i in MODES[operand])
-    have = product_each(memory.shape)[: len(wanted)]
-    if len(have) < len(wanted) or any(h % w for h, w in zip(have, wanted, strict=True)):
-        raise LayoutError(
-            f"{memory} is no whole number of tiles of {wanted}", code="K188",
-            fix="give the layout of the memory that the tiles cover, or a smaller tiling",
-        )  # fmt: skip
-
-
-def offsets_in(memory: AnyLayout | None, index: Array) -> Array:
-    """The offsets in memory of elements by their index; without memory, they are offsets."""
-    if memory is None:
-        return index
-    table = values_of(memory)
-    if index.max() >= table.size:
-        raise LayoutError(
-            f"the access names element {index.max()}, but {memory} has {table.size}",
-            code="K188",
-            fix="give the layout of the whole tile that the access covers",
-        )
-    return np.asarray(table[index])
-
-
-def _table(layout: AnyLayout) -> Array:
-    """The values of a layout as (threads, values): mode 0 counts the threads."""
-    threads, values = _extents(layout)
-    return values_of(layout).reshape(values, threads).T
-
-
-def _extents(layout: AnyLayout) -> tuple[int, int]:
-    extents = product_each(layout.shape)
-    values = 1
-    for extent in extents[1:]:
-        values *= extent
-    return extents[0], values
-
-
-def values_of(layout: AnyLayout) -> Array:
-    """The value of a static layout at every index, int64.
-
-    Raises: LayoutError for run-time sizes.
-    """
-    if not is_static(layout):
-        raise LayoutError(
-            f"cannot analyse {layout}: some sizes are known at run time",
-            code="K102",
-            fix="put typical sizes in their place",
-        )
-    if isinstance(layout, ComposedLayout):
-        inner = values_of(layout.inner) + layout.offset
-        if isinstance(layout.outer, Layout):
-            return np.array([layout.outer(int(i)) for i in inner], np.int64)
-        return np.asarray(layout.outer(inner))
-    flat = flatten(layout)
-    modes = [(flat.shape, flat.stride)]
-    if isinstance(flat.shape, tuple):
-        modes = list(zip(flat.shape, flat.stride, strict=True))
-    out = np.zeros(1, np.int64)
-    for extent, stride in modes:
-        out = (np.arange(extent, dtype=np.int64)[:, None] * stride + out).ravel()
-    return out
 
 
 # -- what is left out ----------------------------------------------------------------------------

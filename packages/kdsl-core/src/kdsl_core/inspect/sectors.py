@@ -9,11 +9,11 @@ from kdsl_core.inspect.accesses import (
     Access,
     Op,
     Requests,
-    Subject,
     as_access,
     requests_of,
     sort_arguments,
 )
+from kdsl_core.inspect.elements import Subject
 from kdsl_core.layout import AnyLayout
 from kdsl_core.sim.counters import SECTOR, count_sectors
 

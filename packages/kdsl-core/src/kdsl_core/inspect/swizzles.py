@@ -10,17 +10,16 @@ from kdsl_core.atoms import Operand
 from kdsl_core.dtypes import DType, dtype_of
 from kdsl_core.errors import LayoutError
 from kdsl_core.inspect.accesses import (
+    LOADS,
     Access,
     Op,
-    Subject,
     address_requests,
     as_access,
     element_type,
-    elements,
-    offsets_in,
     requests_of,
 )
 from kdsl_core.inspect.banks import BANK_BYTES, BANKS, count
+from kdsl_core.inspect.elements import Subject, elements, offsets_in
 from kdsl_core.ir.protocols import Array
 from kdsl_core.layout import (
     AnyLayout,
@@ -121,7 +120,9 @@ class _Move:
         element = element_type(access) if dtype is None else dtype_of(dtype)
         first = requests_of(access, plain, element, 0, "shared")
         fixed = Access(access.subject, first.op, first.width, access.operand)
-        return cls(fixed, elements(fixed, first.op, plain), element)
+        return cls(
+            fixed, elements(access.subject, access.operand, first.op in LOADS, plain), element
+        )
 
     @property
     def vector(self) -> int:

@@ -88,6 +88,7 @@ def gemm_sm80(
     read_b.load(fragments[0][1], 0, 0)
 
     blocks = tile_k // step
+    parts = max(blocks - 1, 1)  # the copies are dealt out between the multiplications
     reading, filling = 0, stages - 1
     for k_tile in kd.range(kd.ceil_div(A.shape[1], tile_k)):
         for block in range(blocks):
@@ -98,9 +99,10 @@ def gemm_sm80(
             a, b = fragments[(block + 1) % 2]
             read_a.load(a, (block + 1) % blocks, reading)
             read_b.load(b, (block + 1) % blocks, reading)
-            if block == 0:  # the stage that the previous turn finished with is free
-                load_a.load(k_tile + (stages - 1), filling)
-                load_b.load(k_tile + (stages - 1), filling)
+            if block < parts:  # into the stage that the previous turn finished with
+                load_a.load(k_tile + (stages - 1), filling, block, parts)
+                load_b.load(k_tile + (stages - 1), filling, block, parts)
+            if block == parts - 1:
                 kd.cp_async_commit()
                 filling = kd.where(filling == stages - 1, 0, filling + 1)
             kd.gemm(mma, *fragments[block % 2], acc)
