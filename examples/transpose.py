@@ -43,10 +43,8 @@ def main() -> None:
             transpose, grid=grid, block=TILE * ROWS, args=(x, y), kwargs={"swizzle": swizzle}
         )
         np.testing.assert_array_equal(result.outputs[1], x.T)
-        total = result.profile.totals
-        print(
-            f"swizzle {swizzle}: {total['wavefronts']:.0f} wavefronts, {total['ideal_wavefronts']:.0f} ideal"
-        )
+        taken, ideal = (result.profile.totals[n] for n in ("wavefronts", "ideal_wavefronts"))
+        print(f"swizzle {swizzle}: {taken:.0f} wavefronts, {ideal:.0f} without conflicts")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from execution import Executor
 
 GOLDEN = Path(__file__).parent / "golden"

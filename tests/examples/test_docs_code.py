@@ -16,17 +16,19 @@ from house.test_docs import pages
 FENCE = re.compile(
     r"^(?P<mark><!-- not run -->\n+)?^```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL
 )
-PAGES = [page for page in pages() if FENCE.search(page.read_text(encoding="utf-8"))]
 
 
 def blocks(text: str) -> list[str]:
     """The blocks to run, each behind as many empty lines as stand above it in the page."""
     found = []
     for match in FENCE.finditer(text):
-        if not match["mark"]:
+        if not match["mark"] and not match["code"].startswith(">>>"):  # doctests run elsewhere
             above = text.count("\n", 0, match.start("code"))
             found.append("\n" * above + match["code"])
     return found
+
+
+PAGES = [page for page in pages() if blocks(page.read_text(encoding="utf-8"))]
 
 
 def overlaid(parts: list[str]) -> str:

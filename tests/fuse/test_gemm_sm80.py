@@ -8,9 +8,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from execution import Executor
 
 import kdsl_core as kd
+from execution import Executor
 from kdsl_core.isa.tensor_core import multiply_accumulate
 from kdsl_fuse.kernels.gemm_sm80 import GemmConfig, gemm_sm80, identity, plan_gemm
 
@@ -162,3 +162,21 @@ def test_assembles_without_spills(target: str) -> None:
         )
         report = assemble(module, target, default_toolchain()).report
         assert (report.spill_stores, report.spill_loads) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("tile", "stages", "code"),
+    [((64, 48, 32), 3, "K930"), ((64, 64, 16), 3, "K931"), ((64, 64, 32), 1, "K931")],
+)
+def test_impossible_configurations(tile: tuple[int, int, int], stages: int, code: str) -> None:
+    """A tile that the warps do not cover evenly, or a pipeline without depth, is refused."""
+    with pytest.raises(kd.ArgumentError) as caught:
+        GemmConfig("SM80_16x8x16_F32BF16BF16F32_TN", tile, (2, 2), stages)
+    assert caught.value.code == code
+
+
+def test_unknown_precision() -> None:
+    """Only the two ways of f32 that the kernel has are accepted."""
+    with pytest.raises(kd.ArgumentError) as caught:
+        plan_gemm(8, 8, 8, kd.f32, f32_precision="fp8")
+    assert caught.value.code == "K932"

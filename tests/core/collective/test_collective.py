@@ -1,4 +1,4 @@
-"""The building blocks of kernels: shared tiles without conflicts, loaders, rasters, plain copies."""
+"""The building blocks of kernels: shared tiles without conflicts, loaders, rasters."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from execution import Executor
 
 import kdsl_core as kd
+from execution import Executor
 from kdsl_core.collective import grouped_raster, shared_tile
 
 BANKS = 32

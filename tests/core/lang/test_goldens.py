@@ -65,7 +65,7 @@ def cases() -> dict[str, Case]:
     """The kernels by the names of their goldens."""
     from kdsl_fuse.kernels.gemm_sm80 import GemmConfig, gemm_sm80
 
-    tile = GemmConfig("SM80_16x8x16_F32BF16BF16F32_TN", (16, 16, 16), (1, 1), 2)
+    tile = GemmConfig("SM80_16x8x16_F32BF16BF16F32_TN", (16, 16, 32), (1, 1), 2)
     matrices = (bf16(128, 64), bf16(128, 64), bf16(128, 128))
     x, y = f32(1000), f32(1000)
     bias = f32(128, 128, strides=(0, 1))

@@ -17,12 +17,12 @@ from kdsl_core.layout import Layout
 PER_SEED = 25
 CASES = int(os.environ.get("KDSL_CASES", "20000"))
 EXTENTS = (1, 2, 2, 2, 3, 4, 4, 5, 6, 8)
-MOST_ELEMENTS = 128
+MOST_ELEMENTS = 48
 
 
 def shape(rng: Random, depth: int = 3, rank: int = 4) -> Any:
     """A shape nested to `depth`, with up to `rank` modes a level."""
-    if depth == 0 or rng.random() < 0.3:
+    if depth == 0 or rng.random() < (0.2, 0.5, 0.75)[3 - depth]:
         return rng.choice(EXTENTS)
     return tuple(shape(rng, depth - 1, rank) for _ in range(rng.randint(1, rank)))
 
@@ -62,7 +62,7 @@ def layout(rng: Random, *, injective: bool = False) -> Layout:
     strides, current = [0] * len(extents), 1
     for i in order:
         strides[i] = current
-        current *= extents[i] * (rng.randint(1, 3) if kind == "padded" else 1)
+        current *= extents[i] * (rng.randint(1, 3) if kind == "padded" and extents[i] > 1 else 1)
     if kind == "zero":
         strides[rng.randrange(len(strides))] = 0
     return Layout(of, nested(strides, of))

@@ -48,7 +48,7 @@ from kdsl_core.layout import (
     zipped_divide,
 )
 
-MANY = settings(max_examples=400, deadline=None)
+MANY = settings(max_examples=60, deadline=None)
 
 
 @given(layouts())
@@ -70,7 +70,7 @@ def test_index_and_coordinate_agree(layout: Layout) -> None:
 
 
 @given(layouts(), layouts())
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_composition_is_exact_and_complete(a: Layout, b: Layout) -> None:
     """R(c) = a(b(c)) everywhere; refused only where no layout of b's profile exists."""
     wanted = [crd2idx(v, a) for v in values(b)]

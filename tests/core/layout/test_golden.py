@@ -45,8 +45,8 @@ DIFFERENCES = {
     "refused: C++ breaks the definition": 2,
     "refused: C++ misses a group of elements": 1,
 }
-"""Every difference from C++'s form among the 5 925 records, by its reason; docs/concepts.md says why
-each is chosen. All others have C++'s form."""
+"""Every difference from C++'s form among the 5 925 records, by its reason; docs/concepts.md says
+why each is chosen. All others have C++'s form."""
 
 TIED_ORDERS = {"make_ordered_layout", "make_layout_like", "make_fragment_like"}
 """C++ lets modes of equal order overlap; kdsl's stay apart."""

@@ -24,7 +24,7 @@ def test_prints_in_the_terms_of_the_field() -> None:
 
 
 @given(layouts())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_repr_pickle_and_hash_round_trip(layout: Layout) -> None:
     """repr evaluates to an equal layout, and so does a pickle."""
     assert eval(repr(layout)) == layout

@@ -21,7 +21,7 @@ from kdsl_core.layout import (
 
 
 @given(*[st.sampled_from([1, 2, 4, 8])] * 4, st.booleans())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_every_element_has_one_holder(tm: int, tn: int, vm: int, vn: int, row: bool) -> None:
     """Thread (i, j) holds the vm × vn block at (i·vm, j·vn)."""
     threads = Layout((tm, tn), (tn, 1)) if row else Layout((tm, tn))
@@ -49,7 +49,7 @@ def test_numberings_that_repeat_are_refused() -> None:
 
 
 @given(st.sampled_from([1, 2, 4, 8, 16]), st.integers(1, 64), st.sampled_from([1, 2, 4, 8, 16]))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_vectors_are_contiguous_and_aligned(run: int, pitch: int, align: int) -> None:
     """Every vector of the width found starts aligned and runs on."""
     layout = Layout((run, 3), (1, pitch))

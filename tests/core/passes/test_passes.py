@@ -274,7 +274,9 @@ def test_missing_instructions_are_named_with_the_target() -> None:
     d = Draft()
     d.conditional(lambda: stmatrix(d.b, Const(u32, 0), (d.word,)))
     check_target(d.kernel, target_of("sm_90"))
-    with pytest.raises(TargetError, match=r"matrix_copy\.stmatrix does not exist on sm_80") as caught:
+    with pytest.raises(
+        TargetError, match=r"matrix_copy\.stmatrix does not exist on sm_80"
+    ) as caught:
         check_target(d.kernel, target_of("sm_80"))
     assert caught.value.loc is not None and caught.value.loc.short().startswith("test_passes.py")
 

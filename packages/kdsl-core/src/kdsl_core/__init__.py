@@ -1,6 +1,7 @@
-"""The low-level language of kdsl: layouts, tensors, hardware atoms, kernels. `import kdsl_core as kd`.
+"""The low-level language of kdsl: layouts, tensors, hardware atoms, kernels.
 
-Names are loaded when they are first used, so that the import itself stays cheap.
+Write `import kdsl_core as kd`. Names are loaded when they are first used, so that the import itself
+stays cheap.
 """
 
 from __future__ import annotations

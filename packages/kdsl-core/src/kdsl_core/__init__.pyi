@@ -1,4 +1,4 @@
-# What `import kdsl_core as kd` offers, for editors and type checkers; `__init__.py` loads it lazily.
+# What `import kdsl_core as kd` offers, for editors and type checkers; __init__.py loads it lazily.
 # tests/house/test_front.py checks that both say the same.
 
 from kdsl_core import atoms as atoms

@@ -14,7 +14,7 @@ from kdsl_core.lang.numbers import maximum, minimum, where
 from kdsl_core.lang.scalar import Scalar, as_scalar
 from kdsl_core.lang.tensor import Tensor, identity_tensor
 from kdsl_core.lang.tiled import TiledCopy, tiled_copy
-from kdsl_core.layout import ComposedLayout, Layout, Swizzle, size
+from kdsl_core.layout import ComposedLayout, Layout, Swizzle
 from kdsl_core.loc import here
 
 _BANK_ROW_BYTES = 128  # 32 banks of 4 bytes
@@ -138,25 +138,13 @@ class TileLoader:
         self.destination = part.partition_D(self.shared)
         self.coordinates = part.partition_S(identity_tensor(tile))
 
-    def load(self, k_tile: Any, stage: Any, part: int = 0, parts: int = 1) -> None:
-        """Start copying tile `k_tile` into stage `stage`; tiles beyond the last are zeros.
-
-        Of `parts` equal parts only number `part` is copied, so that a main loop can deal the
-        copies out between its multiplications.
-        """
+    def load(self, k_tile: Any, stage: Any) -> None:
+        """Start copying tile `k_tile` into stage `stage`; tiles beyond the last are zeros."""
         source, destination = self.source[..., k_tile], self.destination[..., stage]
-        vectors = size(self.coordinates.layout) // self.vector
-        for number in range(vectors * part // parts, vectors * (part + 1) // parts):
-            self._copy(source, destination, number, k_tile)
-
-    def _copy(self, source: Tensor, destination: Tensor, number: int, k_tile: Any) -> None:
-        """Copy one vector of this thread's part."""
-        first = number * self.vector
-        from_, to = (t.group(1, 3)[None, number] for t in (source, destination))
         if self.atom.kind == "cp.async":
-            copy(from_, to, atom=self.atom, valid=lambda i: self._valid(first + i, k_tile))
+            copy(source, destination, atom=self.atom, valid=lambda i: self._valid(i, k_tile))
         else:
-            copy(from_, to, pred=lambda i: self._inside(first + i, k_tile))
+            copy(source, destination, pred=lambda i: self._inside(i, k_tile))
 
     def _place(self, index: int, k_tile: Any) -> tuple[Any, Any]:
         """The matrix coordinate of an element of this thread's part."""

@@ -87,9 +87,9 @@ def _gaps(plain: Layout) -> tuple[list[Leaf], list[Leaf], Leaf, bool]:
         if is_decidable(gap) and gap < 1:
             raise LayoutError(
                 f"{plain} has no complement: stride {d} lies inside the span {span} of the modes"
-                f" below it, so their elements overlap",
+                f" below it, so the modes overlap or interleave and leave no whole gap",
                 code="K140",
-                fix="complement needs modes that do not overlap",
+                fix="complement needs modes of which each starts beyond the ones below",
             )
         exact = exact and (symbolic or type(d) is not int or d % span == 0)
         shapes.append(gap)

@@ -39,12 +39,17 @@ def is_static(x: object) -> bool:
     return known if isinstance(known, bool) else False
 
 
-def as_int_tuple(x: object, what: str = "a shape or stride") -> IntTuple:
+DEEPEST = 128
+"""Most levels of nesting; every operation recurses over them."""
+
+
+def as_int_tuple(x: object, what: str = "a shape or stride", level: int = 0) -> IntTuple:
     """The same nested integers with lists turned to tuples and any Integral to int."""
     if type(x) is int:
         return x
     if isinstance(x, (tuple, list)):
-        return tuple([as_int_tuple(item, what) for item in x])
+        check_level(level, what)
+        return tuple([as_int_tuple(item, what, level + 1) for item in x])
     if isinstance(x, Integral):
         return int(x)
     if _acts_as_integer(x):
@@ -54,6 +59,16 @@ def as_int_tuple(x: object, what: str = "a shape or stride") -> IntTuple:
         code="K101",
         fix="use int leaves, or a dynamic integer of a kernel",
     )
+
+
+def check_level(level: int, what: str) -> None:
+    """Refuse nesting that is too deep to recurse over."""
+    if level >= DEEPEST:
+        raise LayoutError(
+            f"expected {what} of at most {DEEPEST} levels of nesting",
+            code="K114",
+            fix="flatten it",
+        )
 
 
 def _acts_as_integer(x: object) -> bool:

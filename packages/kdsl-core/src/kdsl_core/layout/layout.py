@@ -8,7 +8,7 @@ from typing import Any
 from kdsl_core.errors import LayoutError
 from kdsl_core.layout.basis import ScaledBasis, basis_zero, has_basis
 from kdsl_core.layout.coord import compact_strides, has_none, offset_of
-from kdsl_core.layout.int_tuple import IntTuple, Leaf, as_int_tuple, is_static
+from kdsl_core.layout.int_tuple import IntTuple, Leaf, as_int_tuple, check_level, is_static
 from kdsl_core.layout.relation import congruent
 from kdsl_core.layout.symbolic import SymInt
 
@@ -173,9 +173,10 @@ def as_coord(args: tuple[Any, ...]) -> Any:
     return _as_coord(args)
 
 
-def _as_coord(c: Any) -> Any:
+def _as_coord(c: Any, level: int = 0) -> Any:
     if isinstance(c, (tuple, list)):
-        return tuple([_as_coord(item) for item in c])
+        check_level(level, "a coordinate")
+        return tuple([_as_coord(item, level + 1) for item in c])
     return None if c is None else as_int_tuple(c, "a coordinate")
 
 

@@ -23,13 +23,17 @@ def recast_layout(layout: AnyLayout, old_bits: int, new_bits: int) -> Any:
 
     Raises: LayoutError when elements are not adjacent, or a stride does not hold whole elements.
     """
-    if old_bits < 1 or new_bits < 1:
-        raise LayoutError(
-            f"element widths are at least one bit, got {old_bits} and {new_bits}", code="K160"
-        )
+    _check_widths(old_bits, new_bits)
     ratio = Fraction(new_bits, old_bits)
     wide = upcast(layout, ratio.numerator)
     return downcast(wide, ratio.denominator)
+
+
+def _check_widths(*widths: int) -> None:
+    if any(not isinstance(width, int) or width < 1 for width in widths):
+        raise LayoutError(
+            f"element widths and counts are integers of at least 1, got {widths}", code="K160"
+        )
 
 
 def upcast(layout: AnyLayout | Swizzle, count: int) -> Any:
@@ -37,6 +41,7 @@ def upcast(layout: AnyLayout | Swizzle, count: int) -> Any:
 
     Units: strides become multiples of `count` elements.
     """
+    _check_widths(count)
     if count == 1:
         return layout
     if isinstance(layout, Swizzle):
@@ -114,6 +119,7 @@ def _upcast_mode(extent: Leaf, stride: Leaf, count: int) -> tuple[Leaf, Leaf]:
 
 def downcast(layout: AnyLayout | Swizzle, count: int) -> Any:
     """The layout in units of 1/`count` element; the mode of stride 1 gets longer."""
+    _check_widths(count)
     if count == 1:
         return layout
     if isinstance(layout, Swizzle):

@@ -424,6 +424,8 @@ def _remainder(a: Terms, b: Terms) -> SymInt | int:
     if list(b) == [()] and b[()] > 0:
         number = b[()]
         digits = {m: c % number for m, c in a.items() if c % number}
+        if digits != a:
+            return _remainder(digits, b)
         _, factor = common_factor({m: c for m, c in digits.items() if m}, b)
         outside = digits.pop((), 0)
         over = SymInt(_divided(digits, (), factor)) + outside // factor

@@ -15,8 +15,6 @@ import kdsl_core as kd
 from kdsl_core.dtypes import DType
 from kdsl_core.ir.target import Target, target_of
 
-F32_PRECISIONS = ("ieee", "tf32")
-
 
 @dataclass(frozen=True)
 class GemmConfig:
@@ -32,6 +30,23 @@ class GemmConfig:
     warps: tuple[int, int]
     stages: int
     group: int = 8
+
+    def __post_init__(self) -> None:
+        covered = self.tiled_mma.tile_shape
+        if any(t % c for t, c in zip(self.tile, covered, strict=True)):
+            raise kd.ArgumentError(
+                f"the tile {self.tile} is no multiple of {covered}, which {self.warps} of "
+                f"{self.atom} cover",
+                code="K930",
+                fix="enlarge the tile or use fewer warps",
+            )
+        if self.stages < 2 or self.tile[2] // covered[2] < 2:
+            raise kd.ArgumentError(
+                f"the pipeline needs 2 stages and 2 steps of K {covered[2]} in a tile, got "
+                f"{self.stages} stages and a tile of K {self.tile[2]}",
+                code="K931",
+                fix="use more stages, or a deeper tile",
+            )
 
     @property
     def tiled_mma(self) -> kd.TiledMma:
@@ -88,7 +103,6 @@ def gemm_sm80(
     read_b.load(fragments[0][1], 0, 0)
 
     blocks = tile_k // step
-    parts = max(blocks - 1, 1)  # the copies are dealt out between the multiplications
     reading, filling = 0, stages - 1
     for k_tile in kd.range(kd.ceil_div(A.shape[1], tile_k)):
         for block in range(blocks):
@@ -96,15 +110,14 @@ def gemm_sm80(
                 kd.cp_async_wait(stages - 2)
                 kd.sync_threads()
                 reading = kd.where(reading == stages - 1, 0, reading + 1)
+            if block == 0:  # before the reads: copies behind them would hold back the next ones
+                load_a.load(k_tile + (stages - 1), filling)
+                load_b.load(k_tile + (stages - 1), filling)
+                kd.cp_async_commit()
+                filling = kd.where(filling == stages - 1, 0, filling + 1)
             a, b = fragments[(block + 1) % 2]
             read_a.load(a, (block + 1) % blocks, reading)
             read_b.load(b, (block + 1) % blocks, reading)
-            if block < parts:  # into the stage that the previous turn finished with
-                load_a.load(k_tile + (stages - 1), filling, block, parts)
-                load_b.load(k_tile + (stages - 1), filling, block, parts)
-            if block == parts - 1:
-                kd.cp_async_commit()
-                filling = kd.where(filling == stages - 1, 0, filling + 1)
             kd.gemm(mma, *fragments[block % 2], acc)
 
     kd.cp_async_wait(0)
@@ -129,6 +142,12 @@ def plan_gemm(
     chip a block; `f32_precision` "tf32" lets f32 operands use tensor cores, rounded to 10 mantissa
     bits, where "ieee" keeps every bit on the ordinary cores.
     """
+    if f32_precision not in ("ieee", "tf32"):
+        raise kd.ArgumentError(
+            f'f32_precision is "ieee" or "tf32", got {f32_precision!r}',
+            code="K932",
+            fix='leave it out for "ieee"',
+        )
     limit = target_of(target).shared_bytes
     config = next(
         (c for c in _candidates(dtype, f32_precision) if _suits(c, m, n, dtype.bytes, limit)),
