@@ -66,10 +66,11 @@ K = sym("k", divisible_by=8)
         ((M % 8) // 8, "0"),
         (7 // N, "0"),
         (ceil_div(8, N), "1"),
-        (M % 8, "(m%8)"),
+        (M % 8, "m%8"),
         (N - M, "-m+n"),
         (abs(-N), "n"),
-        (divmod(N, 16)[0], "(n//16)"),
+        (divmod(N, 16)[0], "n//16"),
+        ((M % 8) * (M // 3), "(m%8)*(m//3)"),
         (np.int64(2) * N + np.int32(1), "n*2+1"),
     ],
 )
@@ -271,5 +272,11 @@ def test_facts_are_kept_and_sizes_stay_bounded() -> None:
     with pytest.raises(LayoutError, match="K108"):
         for i in range(40):
             total = total * (sym(f"x{i}") + 1)
+    with pytest.raises(LayoutError, match="K108"):
+        M ** (1 << 60)
+    nested: Any = M
+    with pytest.raises(LayoutError, match="K108"):
+        for _ in range(100):
+            nested = (nested * nested + 1) // K
     with pytest.raises(TypeError):
         N * 1.5

@@ -174,6 +174,11 @@ from kdsl_core.layout import slice_ as slice_
 from kdsl_core.layout import dice as dice
 from kdsl_core.layout import slice_and_offset as slice_and_offset
 from kdsl_core.layout import domain_offset as domain_offset
+from kdsl_core.layout import make_layout_right as make_layout_right
+from kdsl_core.layout import make_layout_left as make_layout_left
+from kdsl_core.layout import same_function as same_function
+from kdsl_core.layout import invert_tv as invert_tv
+from kdsl_core.layout import sym as sym
 from kdsl_core.layout import nullspace as nullspace
 from kdsl_core.layout import vector_width as vector_width
 from kdsl_core.layout import show_tv as show_tv

@@ -38,16 +38,17 @@ def complement(layout: AnyLayout, cotarget: IntTuple = None, *, covering: bool =
     Raises: LayoutError when modes overlap, or when a gap is not a whole number of elements and
     the target cannot be reached.
     """
-    plain = filter_layout(inner_of(layout))
-    if cotarget is None:
-        cotarget = cosize(plain)
+    inner = inner_of(layout)
     target = cotarget.shape if isinstance(cotarget, Layout) else cotarget
-    if plain.static and is_static(target):
-        return _complement_cached(plain, target, covering)
-    return _complement(plain, target, covering)
+    if inner.static and is_static(target):
+        return _complement_cached(inner, target, covering)
+    return _complement(inner, target, covering)
 
 
-def _complement(plain: Layout, target: IntTuple, covering: bool) -> Layout:
+def _complement(layout: Layout, target: IntTuple, covering: bool) -> Layout:
+    plain = filter_layout(layout)
+    if target is None:
+        target = cosize(plain)
     if all(is_zero(d) for d in leaves(plain.stride)):
         whole: Layout = coalesce(Layout(target, compact_strides(target)))
         return whole

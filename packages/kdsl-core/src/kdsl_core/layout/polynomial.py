@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from functools import reduce
-from math import gcd
-from typing import Protocol, TypeAlias
+from math import gcd, prod
+from typing import NoReturn, Protocol, TypeAlias
 
 from kdsl_core.errors import LayoutError
 
@@ -48,20 +48,21 @@ def add_terms(a: Terms, b: Terms, scale: int = 1) -> Terms:
 def multiply_terms(a: Terms, b: Terms) -> Terms:
     """a·b."""
     if len(a) * len(b) > TERMS_LIMIT * TERMS_LIMIT:
-        _refuse_size()
+        refuse_size()
     out: Terms = {}
     for m, c in a.items():
         for n, d in b.items():
             monomial = join(m, n)
             out[monomial] = out.get(monomial, 0) + c * d
     if len(out) > TERMS_LIMIT:
-        _refuse_size()
+        refuse_size()
     return {m: c for m, c in out.items() if c}
 
 
-def _refuse_size() -> None:
+def refuse_size() -> NoReturn:
+    """Refuse an expression that is too large to work with."""
     raise LayoutError(
-        f"a symbolic size has more than {TERMS_LIMIT} terms",
+        f"a symbolic size is too large to work with: {TERMS_LIMIT} terms are the most",
         code="K108",
         fix="give the intermediate size a symbol of its own",
     )
@@ -110,7 +111,7 @@ def divide_terms(a: Terms, b: Terms) -> tuple[Terms, Terms]:
             kept[top] = left.pop(top)
         a = left
         if len(quotient) > TERMS_LIMIT:
-            _refuse_size()
+            refuse_size()
     return quotient, kept
 
 
@@ -141,15 +142,14 @@ def lowest(p: Terms) -> int | None:
     Every atom x is written as low + t with t ≥ 0. Then a term with a positive coefficient adds
     nothing below 0, and a single negative t is bounded by high − low.
     """
-    shifted: Terms = {}
-    for monomial, c in p.items():
-        term: Terms = {(): c}
-        for atom in monomial:
-            if atom.low is None:
-                return None
-            beside: Terms = {(atom,): 1, (): atom.low} if atom.low else {(atom,): 1}
-            term = multiply_terms(term, beside)
-        shifted = add_terms(shifted, term)
+    if all(c > 0 or not m for m, c in p.items()) and all((a.low or 0) >= 0 for m in p for a in m):
+        return _product_of_lows(p)
+    try:
+        shifted = _shifted(p)
+    except LayoutError:  # too many terms to expand
+        return None
+    if shifted is None:
+        return None
     total = shifted.pop((), 0)
     for monomial, c in shifted.items():
         if c > 0:
@@ -159,3 +159,24 @@ def lowest(p: Terms) -> int | None:
             return None
         total += c * (atom.high - atom.low)
     return total
+
+
+def _product_of_lows(p: Terms) -> int | None:
+    """The bound where no term can decrease."""
+    if any(atom.low is None for m in p for atom in m):
+        return None
+    return sum(c * prod([atom.low or 0 for atom in m]) for m, c in p.items())
+
+
+def _shifted(p: Terms) -> Terms | None:
+    """The polynomial in the distances of its atoms from their lower bounds."""
+    shifted: Terms = {}
+    for monomial, c in p.items():
+        term: Terms = {(): c}
+        for atom in monomial:
+            if atom.low is None:
+                return None
+            beside: Terms = {(atom,): 1, (): atom.low} if atom.low else {(atom,): 1}
+            term = multiply_terms(term, beside)
+        shifted = add_terms(shifted, term)
+    return shifted

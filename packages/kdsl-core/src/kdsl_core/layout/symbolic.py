@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from kdsl_core.errors import LayoutError
 from kdsl_core.layout.polynomial import (
+    TERMS_LIMIT,
     Monomial,
     Terms,
     add_terms,
@@ -23,8 +24,12 @@ from kdsl_core.layout.polynomial import (
     lowest,
     multiply_terms,
     rank_of,
+    refuse_size,
     without,
 )
+
+LONGEST_TEXT = 1 << 14
+"""Most characters of a nested division; beyond it an operation refuses instead of hanging."""
 
 
 class Unknown(NamedTuple):
@@ -55,6 +60,8 @@ class Division:
     def __init__(self, kind: str, over: SymInt | int, under: SymInt | int) -> None:
         self.kind, self.over, self.under = kind, over, under
         self.order = f"~{kind} {over!r} {under!r}"
+        if len(self.order) > LONGEST_TEXT:
+            refuse_size()
         self.low, self.high = self._bounds()
 
     def _bounds(self) -> tuple[int | None, int | None]:
@@ -198,7 +205,8 @@ class SymInt:
     # -- text ------------------------------------------------------------------------------------
 
     def __str__(self) -> str:
-        return _text(self.terms, evaluable=False)
+        text = _text(self.terms, evaluable=False)
+        return text[1:-1] if _is_enclosed(text) else text  # a shape's one-tuples look like that
 
     def __repr__(self) -> str:
         return _text(self.terms, evaluable=True)
@@ -303,6 +311,8 @@ def _made(terms: Terms) -> SymInt | int:
 
 
 def _power(x: SymInt, exponent: int) -> Any:
+    if exponent > TERMS_LIMIT:
+        refuse_size()
     out: Any = 1
     for _ in range(exponent):
         out = out * x
@@ -429,8 +439,8 @@ def _remainder(a: Terms, b: Terms) -> SymInt | int:
         _, factor = common_factor({m: c for m, c in digits.items() if m}, b)
         outside = digits.pop((), 0)
         over = SymInt(_divided(digits, (), factor)) + outside // factor
-        part = SymInt({(Division("%", over, number // factor),): 1})
-        return part * factor + outside % factor
+        part: Terms = {(Division("%", over, number // factor),): factor}
+        return _made(add_terms(part, {(): outside % factor} if outside % factor else {}))
     return SymInt({(Division("%", _made(a), _made(b)),): 1}) if _sign_of_divisor(b) > 0 else left
 
 
@@ -447,6 +457,16 @@ def _text(terms: Terms, *, evaluable: bool) -> str:
     parts = [_term(m, terms[m], evaluable) for m in sorted(terms, key=rank_of)]
     text = " + ".join(parts).replace("+ -", "- ")
     return text if evaluable else text.replace(" ", "")
+
+
+def _is_enclosed(text: str) -> bool:
+    """Whether one pair of parentheses encloses all of a text."""
+    level = 0
+    for i, c in enumerate(text):
+        level += (c == "(") - (c == ")")
+        if level == 0:
+            return i == len(text) - 1 and text[0] == "("
+    return False
 
 
 def _term(monomial: Monomial, c: int, evaluable: bool) -> str:
@@ -489,4 +509,7 @@ def _fraction(term: tuple[Monomial, int]) -> tuple[int, int]:
 
 def _side(x: Any) -> str:
     """An operand of a division, in parentheses where it is a sum."""
-    return f"({x})" if isinstance(x, SymInt) and len(x.terms) > 1 else str(x)
+    if not isinstance(x, SymInt):
+        return str(x)
+    text = _text(x.terms, evaluable=False)
+    return f"({text})" if len(x.terms) > 1 else text

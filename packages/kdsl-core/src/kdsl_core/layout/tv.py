@@ -8,6 +8,7 @@ from typing import Any
 from kdsl_core.errors import LayoutError
 from kdsl_core.layout.algebra import composition
 from kdsl_core.layout.construct import is_compact
+from kdsl_core.layout.exact import CHECKED_ELEMENTS
 from kdsl_core.layout.facts import known_divisor
 from kdsl_core.layout.int_tuple import Leaf, is_one, is_static, product, product_each
 from kdsl_core.layout.inverse import left_inverse, right_inverse
@@ -76,6 +77,10 @@ def same_function(a: AnyLayout, b: AnyLayout) -> bool:
         )
     if size(a) != size(b):
         return False
+    if not plain and size(a) > CHECKED_ELEMENTS:
+        raise LayoutError(
+            f"cannot compare {a} and {b} as functions: {size(a)} values are too many", code="K143"
+        )
     return not plain and all(a(i) == b(i) for i in range(size(a)))
 
 
