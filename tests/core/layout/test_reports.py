@@ -139,6 +139,28 @@ def test_recast_of_modes_that_overlap() -> None:
     assert defined.is_narrower(Layout((2, 4), (1, 1)), 2, parts)
 
 
+@pytest.mark.parametrize("odd", [None, 4, 2.5, "x", (4, 8), sym("n")], ids=repr)
+@pytest.mark.parametrize(
+    "operation",
+    [
+        coalesce,
+        right_inverse,
+        left_inverse,
+        flatten,
+        lambda x: complement(x, 8),
+        lambda x: composition(x, 2),
+        lambda x: logical_divide(x, 2),
+        lambda x: logical_product(x, 2),
+        lambda x: max_common_vector(x, x),
+        lambda x: recast_layout(x, 8, 16),
+    ],
+)
+def test_what_is_no_layout_is_refused(operation: Any, odd: Any) -> None:
+    """A shape or a wrong type is not taken for a layout."""
+    with pytest.raises(LayoutError, match=r"K115.*expected a layout"):
+        operation(odd)
+
+
 HUGE = 1 << 200
 ODD_SHAPES = [0, -1, (4, 0), (4, (2, -3)), 2.0, "8", None, (4, None), {4}, [[]], b"4", object()]
 

@@ -15,7 +15,9 @@ import kdsl_core as kd
 from core.layout import definitions as defined
 from kdsl_core.errors import LayoutError
 from kdsl_core.layout import (
+    ComposedLayout,
     Layout,
+    Swizzle,
     SymInt,
     ceil_div,
     coalesce,
@@ -251,6 +253,14 @@ def test_tiles_measures_and_coordinates() -> None:
     assert vector_width(Layout((N, 4), (1, K)), 16) == 8
     assert max_common_vector(Layout((N, M)), Layout((N, M))) == 64
     assert same_function(Layout((4, N)), Layout(N * 4))
+
+
+def test_swizzles_see_known_bits_only() -> None:
+    """An offset whose low bits are proven is swizzled; another is refused."""
+    tile = ComposedLayout(Swizzle(2, 0, 3), 0, Layout((64, M), (1, 64)))
+    assert tile(9, M) == M * 64 + 8
+    with pytest.raises(LayoutError, match="% 32 == 0"):
+        Swizzle(2, 0, 3)(M)
 
 
 @pytest.mark.parametrize(

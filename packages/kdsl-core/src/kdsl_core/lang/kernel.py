@@ -8,6 +8,7 @@ from typing import Any, NoReturn, overload
 from kdsl_core.errors import ArgumentError
 from kdsl_core.ir import Target, target_of
 from kdsl_core.ir.printer import print_kernel
+from kdsl_core.lang import dump
 from kdsl_core.lang.arguments import Bound, TensorClass, bind, classify
 from kdsl_core.lang.dependencies import Dependencies
 from kdsl_core.lang.functions import Staged
@@ -122,6 +123,8 @@ class KernelFunction:
             min_blocks_per_sm=self.min_blocks_per_sm,
         )
         optimise(traced.kernel)
+        if dump.wanted("ir"):
+            dump.write(self.__name__, "ir", print_kernel(traced.kernel))
         # Taken afterwards: meta code may have filled a cache of its own.
         dependencies = Dependencies(self.staged.function, statics.values())
         kept[:] = [(dependencies, traced), *kept[: _MOST_KEPT - 1]]
@@ -153,6 +156,8 @@ class KernelFunction:
             check_target(traced.kernel, target)
             check_resources(traced.kernel, target)
             module = emit(traced.kernel, target, lines=lines)
+            if dump.wanted("ptx"):
+                dump.write(f"{self.__name__}.{target}", "ptx", module.text)
             traced.modules[target, lines] = module
         return module
 

@@ -29,7 +29,7 @@ from kdsl_core.layout.int_tuple import (
     mul,
 )
 from kdsl_core.layout.layout import Layout
-from kdsl_core.layout.measure import get, size
+from kdsl_core.layout.measure import get, not_a_layout, size
 from kdsl_core.layout.structure import coalesced_modes
 from kdsl_core.layout.swizzle import ComposedLayout, Swizzle, swizzle_from_masks
 
@@ -48,6 +48,8 @@ def composition(a: Any, b: Any) -> Any:
 
     Raises: LayoutError with a coordinate and its value when no layout has these values.
     """
+    if not isinstance(a, (Layout, ComposedLayout, Swizzle)):
+        raise not_a_layout(a)
     if isinstance(b, tuple):
         return _compose_by_mode(a, b)
     if isinstance(a, ComposedLayout):
@@ -76,6 +78,12 @@ def compose(a: Layout, b: Layout) -> Layout:
 def _compose_by_mode(a: Any, tiler: tuple[Any, ...]) -> Any:
     if isinstance(a, ComposedLayout):
         return ComposedLayout(a.outer, a.offset, _compose_by_mode(a.inner, tiler))
+    if not isinstance(a, Layout) or any(isinstance(t, (ComposedLayout, Swizzle)) for t in tiler):
+        raise LayoutError(
+            f"composition by mode takes plain layouts, got {a} and {tiler}",
+            code="K135",
+            fix="compose with the swizzle last",
+        )
     if len(tiler) > len(a):
         raise LayoutError(
             f"a tiler of {len(tiler)} modes does not fit {a}, which has {len(a)}",

@@ -12,6 +12,7 @@ from kdsl_core.layout.facts import divides, is_decidable, missing, sorted_by_siz
 from kdsl_core.layout.int_tuple import (
     IntTuple,
     Leaf,
+    as_int_tuple,
     ceil_div,
     floordiv,
     is_static,
@@ -40,12 +41,20 @@ def complement(layout: AnyLayout, cotarget: IntTuple = None, *, covering: bool =
     """
     inner = inner_of(layout)
     target = cotarget.shape if isinstance(cotarget, Layout) else cotarget
+    if target is not None:
+        target = as_int_tuple(target, "a complement's target")
     if inner.static and is_static(target):
         return _complement_cached(inner, target, covering)
     return _complement(inner, target, covering)
 
 
 def _complement(layout: Layout, target: IntTuple, covering: bool) -> Layout:
+    if layout.has_basis:
+        raise LayoutError(
+            f"a complement needs integer strides, got {layout}",
+            code="K140",
+            fix="take the complement of the layout of offsets",
+        )
     plain = filter_layout(layout)
     if target is None:
         target = cosize(plain)

@@ -19,7 +19,7 @@ from kdsl_core.layout.int_tuple import (
     unflatten_tuple,
 )
 from kdsl_core.layout.layout import Layout
-from kdsl_core.layout.measure import AnyLayout, get, inner_of
+from kdsl_core.layout.measure import AnyLayout, get, inner_of, not_a_layout
 from kdsl_core.layout.structure import filter_zeros, take
 from kdsl_core.layout.tile import tiled_product
 
@@ -129,6 +129,10 @@ def _basis_like(shape: IntTuple, path: tuple[int, ...]) -> Any:
 
 def is_compact(layout: Layout) -> bool:
     """Whether the offsets are 0 .. size − 1, each once."""
+    if not isinstance(layout, Layout):
+        raise not_a_layout(layout)
+    if layout.has_basis:
+        return False
     modes = [
         (magnitude(d), s)
         for s, d in zip(leaves(layout.shape), leaves(layout.stride), strict=True)

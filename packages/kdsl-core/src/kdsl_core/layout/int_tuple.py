@@ -351,6 +351,8 @@ def shape_div(a: IntTuple, b: IntTuple) -> IntTuple:
         return a
     if is_one(a):
         return 1
+    if is_zero(b):
+        raise LayoutError(f"shape_div of {a} by 0", code="K103")
     if isinstance(a, SymInt) or isinstance(b, SymInt):
         return _symbolic_shape_div(a, b)
     require_static((a, b), f"{a} % {b} == 0 or {b} % {a} == 0")

@@ -36,7 +36,25 @@ def inner_of(x: AnyLayout) -> Layout:
     """The affine part of a layout."""
     while isinstance(x, ComposedLayout):
         x = x.inner
+    if not isinstance(x, Layout):
+        raise not_a_layout(x)
     return x
+
+
+def not_a_layout(x: object) -> LayoutError:
+    """The error of an argument of the wrong type."""
+    return LayoutError(
+        f"expected a layout, got {x!r} of type {type(x).__name__}",
+        code="K115",
+        fix="wrap a shape in Layout(...)",
+    )
+
+
+def require_index(i: object) -> int:
+    """A mode number."""
+    if not isinstance(i, int):
+        raise LayoutError(f"expected a mode number, got {i!r}", code="K130")
+    return i
 
 
 def get(layout: AnyLayout, *path: int) -> Any:
@@ -45,7 +63,9 @@ def get(layout: AnyLayout, *path: int) -> Any:
     >>> print(get(Layout(((2, 4), 8)), 0, 1))
     4:2
     """
-    for i in path:
+    if not isinstance(layout, (Layout, ComposedLayout)):
+        raise not_a_layout(layout)
+    for i in map(require_index, path):
         if not -len(layout) <= i < len(layout):
             raise LayoutError(
                 f"expected a mode below {len(layout)} of {layout}, got {i}", code="K130"

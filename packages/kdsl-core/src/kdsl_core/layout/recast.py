@@ -8,10 +8,11 @@ from itertools import count as count_from
 from typing import Any
 
 from kdsl_core.errors import LayoutError
+from kdsl_core.layout.basis import ScaledBasis
 from kdsl_core.layout.exact import CHECKED_ELEMENTS
 from kdsl_core.layout.int_tuple import Leaf, ceil_div, is_one, is_static, is_zero, leaves, mul, sign
 from kdsl_core.layout.layout import Layout
-from kdsl_core.layout.measure import AnyLayout, size
+from kdsl_core.layout.measure import AnyLayout, inner_of, size
 from kdsl_core.layout.swizzle import ComposedLayout, Swizzle
 
 
@@ -48,6 +49,12 @@ def upcast(layout: AnyLayout | Swizzle, count: int) -> Any:
         return _upcast_swizzle(layout, count)
     if isinstance(layout, ComposedLayout):
         return _upcast_swizzled(layout, count)
+    if any(isinstance(d, ScaledBasis) for d in leaves(inner_of(layout).stride)):
+        raise LayoutError(
+            f"a recast needs integer strides, got {layout}",
+            code="K164",
+            fix="recast the layout of offsets",
+        )
     wide = _tree(lambda s, d: _upcast_mode(s, d, count), layout)
     if not _stays_inside(layout, count):
         _check_every_group(layout, wide, count)
@@ -127,7 +134,7 @@ def downcast(layout: AnyLayout | Swizzle, count: int) -> Any:
     if isinstance(layout, ComposedLayout):
         outer, inner = downcast(layout.outer, count), downcast(layout.inner, count)
         return ComposedLayout(outer, mul(layout.offset, count), inner)
-    longer = _unit_mode(layout)
+    longer = _unit_mode(inner_of(layout))
     if longer is None:
         raise LayoutError(
             f"{layout} has no static stride of 1, so its elements are not adjacent",

@@ -61,7 +61,7 @@ def slice_(coord: Any, layout: Any) -> Any:
         return slice_tuple(coord, layout)
     if isinstance(layout, ComposedLayout):
         return slice_and_offset(coord, layout)[0]
-    return slice_tuple_of(coord, layout)
+    return slice_tuple_of(coord, inner_of(layout))
 
 
 def slice_and_offset(coord: Any, layout: Any) -> tuple[Any, Leaf]:
@@ -118,10 +118,10 @@ def domain_offset(coord: Any, layout: Any) -> tuple[Any, Leaf]:
 
     Under a swizzle the offset moves inside and the second result is 0.
     """
-    coord = as_coord((coord,))
+    coord, plain = as_coord((coord,)), inner_of(layout)
     if isinstance(layout, ComposedLayout):
         return layout.with_inner(layout.inner, layout.inner(coord)), 0
-    return layout, layout(coord)
+    return layout, plain(coord)
 
 
 def local_tile(layout: Any, tiler: Tiler, coord: Any, proj: Any = None) -> tuple[Any, Leaf]:

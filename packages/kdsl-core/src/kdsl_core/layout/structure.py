@@ -23,7 +23,7 @@ from kdsl_core.layout.int_tuple import (
     wrap,
 )
 from kdsl_core.layout.layout import Layout
-from kdsl_core.layout.measure import AnyLayout, get
+from kdsl_core.layout.measure import AnyLayout, get, inner_of, not_a_layout, require_index
 from kdsl_core.layout.swizzle import ComposedLayout
 
 UNIT = Layout.of(1, 0)
@@ -33,6 +33,8 @@ def on_inner(op: Callable[..., Layout], x: AnyLayout, *args: Any) -> Any:
     """`op` on a layout, or under the swizzle of a swizzled one."""
     if isinstance(x, ComposedLayout):
         return x.with_inner(on_inner(op, x.inner, *args))
+    if not isinstance(x, Layout):
+        raise not_a_layout(x)
     return op(x, *args)
 
 
@@ -60,9 +62,10 @@ def _select(layout: Layout, modes: list[int]) -> Layout:
 
 def take(layout: AnyLayout, begin: int, end: int) -> Any:
     """A layout of the modes from `begin` up to `end`."""
-    if not 0 <= begin < end <= len(layout):
+    modes = len(inner_of(layout))
+    if not 0 <= require_index(begin) < require_index(end) <= modes:
         raise LayoutError(
-            f"expected 0 ≤ begin < end ≤ {len(layout)} modes, got {begin} and {end}", code="K130"
+            f"expected 0 ≤ begin < end ≤ {modes} modes, got {begin} and {end}", code="K130"
         )
     return select(layout, *range(begin, end))
 
@@ -73,9 +76,10 @@ def group_modes(layout: AnyLayout, begin: int, end: int) -> Any:
     >>> print(group_modes(Layout((2, 3, 5)), 0, 2))
     ((2,3),5):((1,2),6)
     """
-    if not 0 <= begin <= end <= len(layout):
+    modes = len(inner_of(layout))
+    if not 0 <= require_index(begin) <= require_index(end) <= modes:
         raise LayoutError(
-            f"expected 0 ≤ begin ≤ end ≤ {len(layout)} modes, got {begin} and {end}", code="K130"
+            f"expected 0 ≤ begin ≤ end ≤ {modes} modes, got {begin} and {end}", code="K130"
         )
 
     def group(t: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -86,11 +90,15 @@ def group_modes(layout: AnyLayout, begin: int, end: int) -> Any:
 
 def append(layout: AnyLayout, extra: Layout = UNIT, up_to: int | None = None) -> Any:
     """`extra` as a new last mode, or as many times as it takes to reach rank `up_to`."""
+    if not isinstance(extra, Layout):
+        raise not_a_layout(extra)
     return on_inner(lambda x: _pad(x, extra, up_to, at_end=True), layout)
 
 
 def prepend(layout: AnyLayout, extra: Layout = UNIT, up_to: int | None = None) -> Any:
     """`extra` as a new first mode, or as many times as it takes to reach rank `up_to`."""
+    if not isinstance(extra, Layout):
+        raise not_a_layout(extra)
     return on_inner(lambda x: _pad(x, extra, up_to, at_end=False), layout)
 
 
@@ -235,6 +243,8 @@ def nullspace(layout: Layout) -> Layout:
     >>> print(nullspace(Layout((2, 4, 8), (1, 0, 2))))
     4:2
     """
+    if not isinstance(layout, Layout):
+        raise not_a_layout(layout)
     extents, compact = tuple(leaves(layout.shape)), compact_strides(flatten_tuple(layout.shape))
     zeros = [i for i, d in enumerate(leaves(layout.stride)) if is_zero(d)]
     if not zeros:

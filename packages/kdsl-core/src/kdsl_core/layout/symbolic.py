@@ -177,6 +177,22 @@ class SymInt:
     def __rdivmod__(self, other: Any) -> Any:
         return other // self, other % self
 
+    # -- bits, as far as a swizzle needs them ----------------------------------------------------
+
+    def __and__(self, mask: int) -> int:
+        return self._low_bits(mask) & mask
+
+    def __xor__(self, mask: int) -> Any:
+        return self - (low := self._low_bits(mask)) + (low ^ mask)
+
+    def _low_bits(self, mask: int) -> int:
+        """The value below the highest bit of a mask, which the facts must determine."""
+        block = 1 << mask.bit_length()
+        low = self % block
+        if not isinstance(low, int):
+            raise undecided(f"{self} % {block} == 0, to know the bits that a swizzle moves")
+        return low
+
     # -- comparison ------------------------------------------------------------------------------
 
     def __eq__(self, other: object) -> bool:

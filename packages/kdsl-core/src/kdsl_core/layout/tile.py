@@ -13,6 +13,7 @@ from kdsl_core.layout.facts import is_decidable
 from kdsl_core.layout.int_tuple import (
     IntTuple,
     Leaf,
+    as_int_tuple,
     ceil_div,
     is_one,
     mul,
@@ -23,12 +24,19 @@ from kdsl_core.layout.layout import Layout
 from kdsl_core.layout.measure import AnyLayout, cosize, size
 from kdsl_core.layout.relation import evenly_divides
 from kdsl_core.layout.structure import append, coalesce, on_inner
+from kdsl_core.layout.swizzle import ComposedLayout
 
 Tiler = Any
 """A layout, an int n (n:1), None (leave the mode), or a tuple of tilers, one for each mode."""
 
 
 def _tiler_layout(tiler: Tiler) -> Layout:
+    if isinstance(tiler, ComposedLayout) or (isinstance(tiler, Layout) and tiler.has_basis):
+        raise LayoutError(
+            f"a tiler is a layout with integer strides, got {tiler}",
+            code="K136",
+            fix="tile with the plain layout and compose the swizzle afterwards",
+        )
     return tiler if isinstance(tiler, Layout) else Layout(tiler)
 
 
@@ -246,7 +254,8 @@ def tile_to_shape(block: AnyLayout, shape: IntTuple, order: IntTuple = None) -> 
 
     Raises: LayoutError when the block does not divide the shape.
     """
-    return on_inner(lambda x: _tile_to_shape(x, wrap(shape), order), block)
+    whole = wrap(as_int_tuple(shape, "a shape"))
+    return on_inner(lambda x: _tile_to_shape(x, whole, order), block)
 
 
 def _tile_to_shape(block: Layout, shape: tuple[Any, ...], order: IntTuple) -> Layout:

@@ -67,7 +67,7 @@ def same_function(a: AnyLayout, b: AnyLayout) -> bool:
     >>> same_function(Layout((2, 4)), Layout(8))
     True
     """
-    plain = isinstance(a, Layout) and isinstance(b, Layout)
+    plain = (inner_of(a), inner_of(b)) == (a, b)
     if plain and coalesce(a) == coalesce(b):
         return True
     if not (is_static(a) and is_static(b)):
