@@ -330,7 +330,7 @@ def test_only_plain_functions(text: str) -> None:
 def test_text_must_exist() -> None:
     """A function without source text is refused with the reason."""
     space: dict[str, Any] = {}
-    exec("def f(x): return x", space)
+    exec(compile("def f(x): return x", "<text that nobody kept>", "exec"), space)
     with pytest.raises(KdslError, match="K320"):
         kd.func(space["f"])(1)
 

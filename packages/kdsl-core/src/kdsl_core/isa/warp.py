@@ -34,7 +34,26 @@ def require_members(m: Machine, mask: Operand) -> Array:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ShuffleOp(Op):
+class _LanesOp(Op):
+    """An operation among the lanes that `mask` names; every one of them executes it."""
+
+    dst: Value
+    mask: Operand = FULL_MASK
+
+    WRITES = ("dst",)
+
+    @property
+    def effects(self) -> Effect:
+        return Effect.LANES
+
+    def expect_result(self, dtype: DType) -> None:
+        """Check the type of the mask and of the result."""
+        expect_type(self, "the mask", self.mask, (u32,))
+        expect_type(self, "the result", self.dst, (dtype,))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ShuffleOp(_LanesOp):
     """Read `x` of another lane of the same `width` neighbours; out of range gives the lane's own.
 
     Threads: every lane that `mask` names executes it.
@@ -42,26 +61,18 @@ class ShuffleOp(Op):
     """
 
     mode: str
-    dst: Value
     x: Operand
     lane: Operand
-    mask: Operand = FULL_MASK
     width: int = 32
 
     NAME = "warp.shuffle"
     READS = ("x", "lane", "mask")
-    WRITES = ("dst",)
-
-    @property
-    def effects(self) -> Effect:
-        return Effect.LANES
 
     def verify(self) -> None:
         expect_choice(self, "the mode", self.mode, SHUFFLES)
         expect_choice(self, "the width", self.width, WIDTHS)
         expect_type(self, "the lane", self.lane, (u32, i32))
-        expect_type(self, "the mask", self.mask, (u32,))
-        expect_type(self, "the result", self.dst, (self.x.dtype,))
+        self.expect_result(self.x.dtype)
 
     def ptx(self, w: PtxWriter) -> None:
         clamp = (32 - self.width) << 8 | (0 if self.mode == "up" else 31)
@@ -116,7 +127,7 @@ def _by_words(w: PtxWriter, dst: Value, x: Operand, each: Callable[[str], str]) 
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class VoteOp(Op):
+class VoteOp(_LanesOp):
     """Whether `condition` holds in all, or any, of the lanes that `mask` names.
 
     Threads: every lane that `mask` names executes it.
@@ -124,23 +135,15 @@ class VoteOp(Op):
     """
 
     mode: str
-    dst: Value
     condition: Operand
-    mask: Operand = FULL_MASK
 
     NAME = "warp.vote"
     READS = ("condition", "mask")
-    WRITES = ("dst",)
-
-    @property
-    def effects(self) -> Effect:
-        return Effect.LANES
 
     def verify(self) -> None:
         expect_choice(self, "the mode", self.mode, ("all", "any"))
         expect_condition(self, self.condition)
-        expect_type(self, "the mask", self.mask, (u32,))
-        expect_type(self, "the result", self.dst, (boolean,))
+        self.expect_result(boolean)
 
     def ptx(self, w: PtxWriter) -> None:
         operands = f"{w.reg(self.dst)}, {w.reg(self.condition)}, {w.reg(self.mask)}"
@@ -156,29 +159,21 @@ class VoteOp(Op):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class BallotOp(Op):
+class BallotOp(_LanesOp):
     """The lanes that `mask` names and in which `condition` holds, as 32 bits.
 
     Threads: every lane that `mask` names executes it.
     Source: PTX ISA 9.0 `vote.sync.ballot`.
     """
 
-    dst: Value
     condition: Operand
-    mask: Operand = FULL_MASK
 
     NAME = "warp.ballot"
     READS = ("condition", "mask")
-    WRITES = ("dst",)
-
-    @property
-    def effects(self) -> Effect:
-        return Effect.LANES
 
     def verify(self) -> None:
         expect_condition(self, self.condition)
-        expect_type(self, "the mask", self.mask, (u32,))
-        expect_type(self, "the result", self.dst, (u32,))
+        self.expect_result(u32)
 
     def ptx(self, w: PtxWriter) -> None:
         operands = f"{w.reg(self.dst)}, {w.reg(self.condition)}, {w.reg(self.mask)}"
@@ -190,29 +185,21 @@ class BallotOp(Op):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class MatchOp(Op):
+class MatchOp(_LanesOp):
     """The lanes that `mask` names and whose `x` has the same bits, as 32 bits.
 
     Threads: every lane that `mask` names executes it.
     Source: PTX ISA 9.0 `match.any.sync`.
     """
 
-    dst: Value
     x: Operand
-    mask: Operand = FULL_MASK
 
     NAME = "warp.match"
     READS = ("x", "mask")
-    WRITES = ("dst",)
-
-    @property
-    def effects(self) -> Effect:
-        return Effect.LANES
 
     def verify(self) -> None:
         expect_choice(self, "the number of bits", self.x.dtype.bits, (32, 64))
-        expect_type(self, "the mask", self.mask, (u32,))
-        expect_type(self, "the result", self.dst, (u32,))
+        self.expect_result(u32)
 
     def ptx(self, w: PtxWriter) -> None:
         bits = self.x.dtype.bits
@@ -236,7 +223,7 @@ _REDUCTIONS: dict[str, Any] = {
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ReduceSyncOp(Op):
+class ReduceSyncOp(_LanesOp):
     """`x` combined over the lanes that `mask` names; each gets the result.
 
     Threads: every lane that `mask` names executes it.
@@ -244,23 +231,15 @@ class ReduceSyncOp(Op):
     """
 
     op: str
-    dst: Value
     x: Operand
-    mask: Operand = FULL_MASK
 
     NAME = "warp.reduce"
     READS = ("x", "mask")
-    WRITES = ("dst",)
-
-    @property
-    def effects(self) -> Effect:
-        return Effect.LANES
 
     def verify(self) -> None:
         expect_choice(self, "the reduction", self.op, tuple(_REDUCTIONS))
         expect_type(self, "x", self.x, (u32, i32))
-        expect_type(self, "the mask", self.mask, (u32,))
-        expect_type(self, "the result", self.dst, (self.x.dtype,))
+        self.expect_result(self.x.dtype)
 
     def ptx(self, w: PtxWriter) -> None:
         kind = self.x.dtype.ptx if self.op in ("add", "min", "max") else "b32"

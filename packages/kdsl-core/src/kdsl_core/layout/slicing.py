@@ -78,7 +78,8 @@ def slice_and_offset(coord: Any, layout: Any) -> tuple[Any, Leaf]:
     if isinstance(layout, ComposedLayout):
         inner, offset = slice_and_offset(coord, layout.inner)
         return layout.with_inner(inner, offset), 0
-    return slice_tuple_of(coord, layout), fixed_offset(coord, layout)
+    plain = inner_of(layout)
+    return slice_tuple_of(coord, plain), fixed_offset(coord, plain)
 
 
 def dice(coord: Any, layout: Any) -> Any:
