@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any, NoReturn
 
 from kdsl_core.errors import StagingError
@@ -16,6 +17,17 @@ from kdsl_core.lang.regions import Branch, open_regions, truth
 from kdsl_core.lang.scalar import Scalar
 from kdsl_core.lang.tracer import builder
 from kdsl_core.loc import here
+
+
+class _Pending(threading.local):
+    """What one expression of this thread keeps until its next part is evaluated."""
+
+    def __init__(self) -> None:
+        self.held: dict[int, Any] = {}
+        self.asserted: list[Operand] = []
+
+
+_pending = _Pending()
 
 
 class Stage:
@@ -66,26 +78,26 @@ class Stage:
 
     def hold(self, slot: int, value: Any) -> Any:
         """Keep the middle of a chained comparison."""
-        _held[slot] = value
+        _pending.held[slot] = value
         return value
 
     def held(self, slot: int) -> Any:
         """The middle of a chained comparison, which is evaluated once."""
-        return _held.pop(slot)
+        return _pending.held.pop(slot)
 
     # -- statements -------------------------------------------------------------------------
     def may_fail(self, test: Any) -> bool:
         """Whether an assertion fails now, or may fail in the kernel."""
         decided = truth(test)
         if not isinstance(decided, bool):
-            _asserted.append(decided)
+            _pending.asserted.append(decided)
         return decided is not True
 
     def assertion_failed(self, message: Any) -> None:
         """Raise, or trace the assertion."""
-        if not _asserted:
+        if not _pending.asserted:
             raise AssertionError(message)
-        condition: Operand = _asserted.pop()
+        condition: Operand = _pending.asserted.pop()
         assert_that(builder(), condition, str(message))
 
     def rebinds(self, name: str) -> None:
@@ -109,6 +121,4 @@ class Stage:
         )
 
 
-_held: dict[int, Any] = {}
-_asserted: list[Operand] = []
 STAGE = Stage()
