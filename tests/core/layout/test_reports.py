@@ -25,6 +25,7 @@ from kdsl_core.layout import (
     left_inverse,
     logical_divide,
     logical_product,
+    make_identity_layout,
     max_common_vector,
     rank,
     recast_layout,
@@ -250,3 +251,19 @@ def test_layouts_are_shared_by_threads() -> None:
     with ThreadPoolExecutor(8) as pool:
         results = list(pool.map(work, range(16)))
     assert all(result == results[0] for result in results)
+
+
+@pytest.mark.parametrize(
+    ("code", "operation"),
+    [
+        ("K113", lambda: Layout(sym("n", at_least=0))),
+        ("K135", lambda: composition(Layout((4, 8)), (Swizzle(1, 0, 1), 4))),
+        ("K136", lambda: logical_divide(Layout(8), ComposedLayout(Swizzle(1, 0, 1), 0, Layout(4)))),
+        ("K164", lambda: upcast(make_identity_layout((4, 8)), 2)),
+    ],
+)
+def test_what_has_no_integer_answer(code: str, operation: Any) -> None:
+    """Swizzles and coordinates stand where only plain integers have a meaning."""
+    with pytest.raises(LayoutError) as caught:
+        operation()
+    assert caught.value.code == code and caught.value.fix

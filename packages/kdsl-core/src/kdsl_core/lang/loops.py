@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
@@ -154,7 +155,7 @@ class Loop(Region):
             f"{word} depends on a value of the kernel, but this loop is unrolled while tracing",
             code="K327",
             loc=here(),
-            notes=(f"the loop is at {self.site.rsplit(':', 1)[0]}",),
+            notes=(f"the loop is at {os.path.basename(self.site.rsplit(':', 1)[0])}",),
             fix="write `for … in kd.range(…)`, or put the rest of the body under an `if`",
         )
 
