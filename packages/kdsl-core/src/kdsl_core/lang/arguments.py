@@ -15,6 +15,7 @@ from kdsl_core.errors import ArgumentError
 from kdsl_core.lang.host import runtime
 from kdsl_core.lang.signature import Parameter, Signature, TensorType
 from kdsl_core.lang.spec import ArraySpec
+from kdsl_core.layout import SymInt
 
 _EMPTY = Parameter("", "static").default
 _WIDEST_BYTES = 16
@@ -309,26 +310,31 @@ def _class(name: str, facts: ArrayFacts, kind: TensorType, smallest: int) -> Ten
         for i, (dim, n) in enumerate(zip(dims, facts.shape, strict=True))
     )
     strides = tuple(_stride(step, cap) for step in facts.strides)
-    reach = sum(
-        (n - 1) * abs(step) for n, step in zip(facts.shape, facts.strides, strict=True) if n
-    )
     return TensorClass(
         name,
         facts.dtype,
         sizes,
         strides,
         _divisor(facts.pointer, _WIDEST_BYTES),
-        reach > _LARGEST_I32,
-        tuple(n > _LARGEST_I32 for n in facts.shape),
+        _reaches_far(facts),
+        tuple(isinstance(n, int) and n > _LARGEST_I32 for n in facts.shape),
     )
 
 
-def _stride(step: int, cap: int) -> tuple[str, int]:
-    if step in (0, 1):
+def _reaches_far(facts: ArrayFacts) -> bool:
+    """Whether offsets may need 64 bits: so when a symbolic size leaves it open."""
+    if not all(isinstance(n, int) for n in (*facts.shape, *facts.strides)):
+        return True
+    pairs = zip(facts.shape, facts.strides, strict=True)
+    return sum((n - 1) * abs(step) for n, step in pairs if n) > _LARGEST_I32
+
+
+def _stride(step: int | SymInt, cap: int) -> tuple[str, int]:
+    if isinstance(step, int) and step in (0, 1):
         return "", step
     return ("+" if step > 0 else "-"), _divisor(step, cap)
 
 
-def _divisor(n: int, cap: int) -> int:
-    """The largest power of two up to `cap` that divides n."""
-    return math.gcd(n, cap)
+def _divisor(n: int | SymInt, cap: int) -> int:
+    """The largest power of two up to `cap` that is known to divide n."""
+    return math.gcd(n if isinstance(n, int) else n.divisible_by, cap)

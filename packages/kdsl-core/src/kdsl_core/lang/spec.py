@@ -27,17 +27,19 @@ class ArraySpec:
 
 def spec(
     dtype: Any,
-    shape: Sequence[int] | int,
+    shape: Sequence[Any] | Any,
     *,
-    strides: Sequence[int] | None = None,
+    strides: Sequence[Any] | None = None,
     align: int = 16,
 ) -> ArraySpec:
     """An array argument described by type, shape and strides (C order by default).
 
+    Shapes: ints, or symbols such as ``kd.sym("m", divisible_by=64)`` for sizes that are left open:
+    the kernel is then built for every size with these facts, with 64-bit offsets.
     Units: `strides` in elements, `align` in bytes.
     Raises: ArgumentError when strides and shape differ in rank.
     """
-    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+    sizes = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
     steps = row_major(sizes) if strides is None else tuple(strides)
     if len(steps) != len(sizes):
         raise ArgumentError(

@@ -1,0 +1,48 @@
+"""Kernels built for sizes that are symbols: the facts of the symbol decide what code there is."""
+
+from __future__ import annotations
+
+import pytest
+
+import kdsl_core as kd
+
+
+@kd.kernel
+def copies(x: kd.Tensor["bf16", "m n"], y: kd.Tensor["bf16", "m n"]):
+    """Each thread copies eight neighbours of a row."""
+    row, first = kd.block_idx()[0], kd.thread_idx()[0]
+    kd.copy(x.tile((1, 8), (row, first)), y.tile((1, 8), (row, first)))
+
+
+def ptx(n: object, m: object = None) -> str:
+    """The PTX for rows of n elements."""
+    rows = kd.sym("m") if m is None else m
+    spec = kd.spec("bf16", (rows, n))
+    return copies.ptx(spec, spec, block=32, target="sm_80")
+
+
+@pytest.mark.parametrize(
+    ("divisor", "access"), [(8, "v4.b32"), (4, "v2.b32"), (2, ".b32"), (1, ".b16")]
+)
+def test_divisibility_decides_the_vector_width(divisor: int, access: str) -> None:
+    """A pitch that is known to be divisible gives accesses as wide as the divisor proves."""
+    loads = [
+        line for line in ptx(kd.sym("n", divisible_by=divisor)).splitlines() if "ld.global" in line
+    ]
+    assert loads and all(access in line for line in loads)
+
+
+def test_symbols_and_numbers_share_code_but_for_the_offsets() -> None:
+    """Open sizes need 64-bit offsets; otherwise the code is that of any array with the facts."""
+    open_sizes, known = ptx(kd.sym("n", divisible_by=8)), ptx(64, 1 << 26)
+    assert open_sizes == known
+    assert ptx(64, 64) != known
+
+
+def test_one_symbol_is_one_size() -> None:
+    """The same dimension name takes the same symbol, and another one is refused."""
+    m, n, k = kd.sym("m"), kd.sym("n"), kd.sym("k")
+    with pytest.raises(kd.ArgumentError) as caught:
+        copies.ptx(kd.spec("bf16", (m, n)), kd.spec("bf16", (m, k)), block=32, target="sm_80")
+    assert caught.value.code == "K611"
+    assert copies.keys(kd.spec("bf16", (m, n)), kd.spec("bf16", (m, n)), block=32)
