@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 from kdsl_core.errors import LayoutError
 from kdsl_core.layout.algebra import compose, composition
@@ -72,6 +72,22 @@ def logical_divide(layout: AnyLayout, tiler: Tiler, *, exact: bool = False) -> A
     return on_inner(lambda x: _logical_divide(x, tiler, exact), layout)
 
 
+Divide: TypeAlias = Callable[[Layout, Tiler, bool], Layout]
+
+
+def _remembered(divide: Divide) -> Divide:
+    """The same division, its results kept for layouts and tilers that are known now."""
+    kept = lru_cache(maxsize=4096)(divide)
+
+    def call(layout: Layout, tiler: Tiler, exact: bool) -> Layout:
+        # Only exact ints: 4.0 and True are equal keys of a cache, and another tiler or none.
+        plain = type(tiler) is tuple and all(type(t) is int or t is None for t in tiler)
+        return (kept if plain and layout.static else divide)(layout, tiler, exact)
+
+    return call
+
+
+@_remembered
 def _logical_divide(layout: Layout, tiler: Tiler, exact: bool) -> Layout:
     if tiler is None:
         return layout
@@ -120,7 +136,12 @@ def zipped_divide(layout: AnyLayout, tiler: Tiler, *, exact: bool = False) -> An
     >>> print(zipped_divide(Layout((8, 6), (6, 1)), (4, 3)))
     ((4,3),(2,2)):((6,1),(24,3))
     """
-    return on_inner(lambda x: _unzip(_logical_divide(x, tiler, exact), tiler), layout)
+    return on_inner(lambda x: _zipped_divide(x, tiler, exact), layout)
+
+
+@_remembered
+def _zipped_divide(layout: Layout, tiler: Tiler, exact: bool) -> Layout:
+    return _unzip(_logical_divide(layout, tiler, exact), tiler)
 
 
 def tiled_divide(layout: AnyLayout, tiler: Tiler, *, exact: bool = False) -> Any:
