@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import kdsl_core as kd
+from kdsl_core.layout import substitute
 
 
 @kd.kernel
@@ -46,3 +48,24 @@ def test_one_symbol_is_one_size() -> None:
         copies.ptx(kd.spec("bf16", (m, n)), kd.spec("bf16", (m, k)), block=32, target="sm_80")
     assert caught.value.code == "K611"
     assert copies.keys(kd.spec("bf16", (m, n)), kd.spec("bf16", (m, n)), block=32)
+
+
+@kd.kernel
+def measures(x: kd.Tensor["i32", "m n"], out: kd.Tensor["i32", "k"]):
+    """What the layout algebra says of a matrix whose sizes are run-time scalars."""
+    tiles = kd.zipped_divide(kd.Layout(x.shape), (16, 8))
+    values = (kd.size(tiles[1]), kd.size(tiles[1][0]), tiles(((3, 5), (1, 2))), kd.size(tiles[0]))
+    for i, value in enumerate(values):
+        out[i] = value + kd.thread_idx()[0]
+
+
+@pytest.mark.parametrize("sizes", [(64, 40), (33, 17), (1, 9)])
+def test_symbols_and_scalars_obey_one_algebra(sizes: tuple[int, int]) -> None:
+    """An expression of symbols, given numbers, is what the kernel computes from its scalars."""
+    m, n = kd.sym("m", at_least=1), kd.sym("n", at_least=1)
+    tiles = kd.zipped_divide(kd.Layout((m, n)), (16, 8))
+    symbolic = (kd.size(tiles[1]), kd.size(tiles[1][0]), tiles(((3, 5), (1, 2))), kd.size(tiles[0]))
+    wanted = [substitute(x, {"m": sizes[0], "n": sizes[1]}) for x in symbolic]
+    out = np.zeros(4, np.int32)
+    measures[1, 1](np.zeros(sizes, np.int32), out)
+    assert out.tolist() == wanted
