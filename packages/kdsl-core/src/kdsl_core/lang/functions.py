@@ -6,6 +6,7 @@ import ast
 import copy
 import functools
 import inspect
+import threading
 from collections.abc import Callable
 from types import CellType, CodeType, FunctionType
 from typing import Any
@@ -19,6 +20,11 @@ from kdsl_core.lang.stage import STAGE
 # Every __future__ flag; annotations stay text, as the author's file has them.
 _FUTURE_FLAGS = 0x1FF0000
 _INNER = "_kdsl_function"
+
+
+# CPython 3.11 counts the depth of syntax trees per process: two threads that parse or compile trees
+# at once end in "AST constructor recursion depth mismatch".
+_REWRITING = threading.RLock()
 
 
 class Staged:
@@ -46,7 +52,8 @@ class Staged:
     def rewritten(self) -> FunctionType:
         """The rewritten function, with the same globals, closure and defaults."""
         if self._rewritten is None:
-            self._rewritten = self._rewrite()
+            with _REWRITING:
+                self._rewritten = self._rewritten or self._rewrite()
         return self._rewritten
 
     def _rewrite(self) -> FunctionType:
