@@ -175,6 +175,18 @@ def test_impossible_configurations(tile: tuple[int, int, int], stages: int, code
     assert caught.value.code == code
 
 
+@pytest.mark.parametrize(
+    ("tile", "warps"), [((64, 96, 64), (2, 2)), ((96, 64, 64), (2, 2)), ((32, 96, 32), (1, 2))]
+)
+def test_tiles_that_are_no_powers_of_two(
+    execute: Executor, tile: tuple[int, int, int], warps: tuple[int, int]
+) -> None:
+    """K-major operands allow any M and N of whole warps; no thread writes what another one does."""
+    a, b = operands(100, 200, 128, BF16)
+    config = GemmConfig("SM80_16x8x16_F32BF16BF16F32_TN", tile, warps, 3)
+    assert_close(product(execute, a, b, config), a, b, 128, "bf16")
+
+
 def test_unknown_precision() -> None:
     """Only the two ways of f32 that the kernel has are accepted."""
     with pytest.raises(kd.ArgumentError) as caught:

@@ -102,3 +102,10 @@ def test_tile_smaller_than_the_block_is_refused() -> None:
     with pytest.raises(kd.LayoutError) as caught:
         through_shared[1, 64](x, x.copy(), tile=(8, 4))
     assert caught.value.code == "K154"
+
+
+def test_lines_that_no_swizzle_permutes_are_refused() -> None:
+    """A swizzle moves bits of the offset, so a line has a power of two elements."""
+    with pytest.raises(kd.LayoutError) as caught:
+        shared_tile(kd.bf16, 96, 64, contiguous=0)
+    assert caught.value.code == "K155"

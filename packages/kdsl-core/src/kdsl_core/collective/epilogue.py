@@ -44,6 +44,7 @@ class EpilogueStage:
         self.own = mma.get_slice(thread).partition_C(self.slab)
         per_row = columns // _COLUMNS
         self.step = max(threads // per_row, 1)
+        self.whole = threads % per_row == 0 and rows % self.step == 0
         self.row, self.column = thread // per_row, (thread % per_row) * _COLUMNS
 
     def store(
@@ -95,7 +96,7 @@ def _store_slab(
     turn: Any
     for turn in Range(-(-stage.rows // stage.step)):
         row = stage.row + turn * stage.step
-        if stage.rows % stage.step == 0 or row < stage.rows:
+        if stage.whole or (stage.row < stage.step and row < stage.rows):
             stage.store_row(row, c, origin, function, extras)
 
 

@@ -31,6 +31,13 @@ def shared_tile(
     read element by element instead, eight neighbours of four lines, and move by eight elements.
     """
     line, lines = (depth, rows) if contiguous else (rows, depth)
+    if line & (line - 1):
+        raise LayoutError(
+            f"a swizzled tile has lines of a power of two elements, got {line}",
+            code="K155",
+            loc=here(),
+            fix="choose a tile of 16, 32, 64, 128 or 256 along the contiguous mode",
+        )
     chunk = 16 // dtype.bytes
     transposed_words = not contiguous and dtype.bytes == 4
     unit = 8 if transposed_words else chunk
@@ -83,20 +90,20 @@ def line_copy(
     At most `vector` elements along mode `contiguous` go at a time, fewer where the tile would not
     keep all threads busy: through `cp.async` where they are 4 … 16 bytes, else through a register.
 
-    Raises: LayoutError when the tile has fewer elements than the block has threads.
+    Raises: LayoutError when the threads do not share the tile's lines evenly.
     """
-    if tile[0] * tile[1] % threads:
+    vector = math.gcd(vector, max(tile[0] * tile[1] // threads, 1))
+    across = min(tile[contiguous] // vector, threads)
+    down = threads // across
+    if tile[0] * tile[1] % threads or threads % across or tile[1 - contiguous] % down:
         raise LayoutError(
             f"{threads} threads cannot share a tile of {tile} elements evenly",
             code="K154",
             loc=here(),
             fix="use a larger tile or fewer threads, powers of two both",
         )
-    vector = math.gcd(vector, tile[0] * tile[1] // threads)
     width = vector * dtype.bytes
     atom = atoms.cp_async(width, zfill=True) if width >= 4 else atoms.universal_copy(width * 8)
-    across = min(tile[contiguous] // vector, threads)
-    down = threads // across
     if contiguous:
         order, values = Layout((down, across), (across, 1)), Layout((1, vector))
     else:

@@ -25,7 +25,6 @@ from kdsl_core.layout import (
     Swizzle,
     crd2idx,
     group_modes,
-    idx2crd,
     local_partition,
     local_tile,
     make_identity_layout,
@@ -287,11 +286,6 @@ def operand_of(pred: Any) -> Operand | None:
 def identity_tensor(shape: Any) -> Tensor:
     """The tensor whose element at a coordinate is that coordinate."""
     return Tensor(Coordinates(), make_identity_layout(shape), i32, ArithmeticTuple())
-
-
-def coordinate_of(index: Any, shape: Any) -> Any:
-    """The coordinate of a linear index, first mode fastest."""
-    return idx2crd(index, shape)
 
 
 def _as_tuple(coordinate: Any) -> Any:

@@ -10,9 +10,7 @@ from kdsl_core.layout.int_tuple import (
     Leaf,
     add,
     floordiv,
-    inner_product,
     is_one,
-    leaves,
     mod,
     mul,
     product,
@@ -143,9 +141,3 @@ def crd2crd(coord: IntTuple, source: IntTuple, target: IntTuple) -> IntTuple:
             f"crd2crd expects shapes of one rank, got {source} and {target}", code="K110"
         )
     return idx2crd(offset_of(coord, source, compact_strides(source)), target)
-
-
-def last_offset(shape: IntTuple, stride: IntTuple) -> Leaf:
-    """The offset of the last element."""
-    extents = tuple([add(s, -1) for s in leaves(shape)])
-    return inner_product(extents, tuple(leaves(stride)))

@@ -8,7 +8,7 @@ from typing import Any
 from kdsl_core.errors import LayoutError
 from kdsl_core.layout.basis import ScaledBasis, basis_zero, has_basis
 from kdsl_core.layout.coord import compact_strides, has_none, offset_of
-from kdsl_core.layout.int_tuple import IntTuple, Leaf, as_int_tuple, check_level, is_static
+from kdsl_core.layout.int_tuple import IntTuple, as_int_tuple, check_level, is_static
 from kdsl_core.layout.relation import congruent
 from kdsl_core.layout.symbolic import SymInt
 
@@ -221,8 +221,3 @@ def make_layout(*args: Any, stride: IntTuple = None) -> Layout:
         return Layout.of(tuple([a.shape for a in args]), tuple([a.stride for a in args]))
     shape, *given = args
     return Layout(shape, *given) if stride is None else Layout(shape, stride)
-
-
-def compact_layout(shape: IntTuple, start: Leaf = 1) -> Layout:
-    """The layout that counts through `shape` with strides from `start`."""
-    return Layout.of(shape, compact_strides(shape, start))

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from math import gcd
-from typing import Any
 
 from kdsl_core.errors import LayoutError
 from kdsl_core.layout.algebra import composition
 from kdsl_core.layout.construct import is_compact
 from kdsl_core.layout.exact import CHECKED_ELEMENTS
 from kdsl_core.layout.facts import known_divisor
-from kdsl_core.layout.int_tuple import Leaf, is_one, is_static, product, product_each
-from kdsl_core.layout.inverse import left_inverse, right_inverse
+from kdsl_core.layout.int_tuple import Leaf, is_one, is_static, product_each
+from kdsl_core.layout.inverse import right_inverse
 from kdsl_core.layout.layout import Layout
 from kdsl_core.layout.measure import AnyLayout, inner_of, size
 from kdsl_core.layout.structure import coalesce
@@ -138,8 +137,3 @@ def thread_values(tv: Layout) -> tuple[int, int]:
     """How many threads a tv layout has, and how many values each."""
     threads, values = product_each(tv.shape)
     return threads, values
-
-
-def inverse_on_image(tv: Layout) -> Any:
-    """Index in the tile ↦ (thread, value) index, for layouts that repeat or leave gaps."""
-    return left_inverse(tv) if product(tv.shape) > 1 else Layout(1)

@@ -7,7 +7,6 @@ and each operand may be contiguous along either of its modes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -193,6 +192,3 @@ def _candidates(dtype: DType, f32_precision: str) -> tuple[GemmConfig, ...]:
 def identity(acc: Any) -> Any:
     """The epilogue that changes nothing."""
     return acc
-
-
-Epilogue = Callable[..., Any]
