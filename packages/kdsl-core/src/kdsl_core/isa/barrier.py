@@ -28,18 +28,12 @@ def _check_barrier(op: Op, number: Operand, threads: int | None) -> None:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class BarrierSyncOp(Op):
-    """Wait until `threads` threads (None: the whole block) have arrived at a barrier.
-
-    Threads: all lanes of a warp together.
-    Memory: accesses before it are visible to all who took part.
-    Source: PTX ISA 9.0 `bar.sync`.
-    """
+class _BarrierOp(Op):
+    """An operation on one of the block's barriers, by all lanes of a warp together."""
 
     number: Operand
     threads: int | None = None
 
-    NAME = "barrier.sync"
     READS = ("number",)
 
     @property
@@ -48,6 +42,18 @@ class BarrierSyncOp(Op):
 
     def verify(self) -> None:
         _check_barrier(self, self.number, self.threads)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class BarrierSyncOp(_BarrierOp):
+    """Wait until `threads` threads (None: the whole block) have arrived at a barrier.
+
+    Threads: all lanes of a warp together.
+    Memory: accesses before it are visible to all who took part.
+    Source: PTX ISA 9.0 `bar.sync`.
+    """
+
+    NAME = "barrier.sync"
 
     def ptx(self, w: PtxWriter) -> None:
         threads = "" if self.threads is None else f", {self.threads}"
@@ -58,7 +64,7 @@ class BarrierSyncOp(Op):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class BarrierArriveOp(Op):
+class BarrierArriveOp(_BarrierOp):
     """Arrive at a barrier of `threads` threads without waiting.
 
     Threads: all lanes of a warp together.
@@ -66,18 +72,9 @@ class BarrierArriveOp(Op):
     Source: PTX ISA 9.0 `bar.arrive`.
     """
 
-    number: Operand
     threads: int
 
     NAME = "barrier.arrive"
-    READS = ("number",)
-
-    @property
-    def effects(self) -> Effect:
-        return Effect.SYNC | Effect.CONVERGED
-
-    def verify(self) -> None:
-        _check_barrier(self, self.number, self.threads)
 
     def ptx(self, w: PtxWriter) -> None:
         w.emit(f"bar.arrive {w.reg(self.number)}, {self.threads}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from kdsl_core import dtypes as dt
@@ -27,7 +27,7 @@ from kdsl_core.lang.engine import (
 from kdsl_core.lang.scalar import as_scalar
 from kdsl_core.lang.tensor import Tensor, operand_of
 from kdsl_core.lang.tracer import builder
-from kdsl_core.layout import Layout, flatten, is_static, size
+from kdsl_core.layout import Layout, flatten, is_static, size, wrap
 from kdsl_core.loc import here
 
 _WORD_BYTES = 4  # what one lane holds of a matrix
@@ -120,10 +120,7 @@ def _same_size(source: int, destination: int, atom: CopyAtom | None) -> bool:
 def contiguous_run(layout: Layout) -> int:
     """How many elements from index 0 on follow one another in memory."""
     run = 1
-    flat = flatten(layout)
-    extents = flat.shape if isinstance(flat.shape, tuple) else (flat.shape,)
-    strides = flat.stride if isinstance(flat.stride, tuple) else (flat.stride,)
-    for extent, step in zip(extents, strides, strict=True):
+    for extent, step in _flat_modes(layout):
         if not isinstance(extent, int):
             break
         if extent == 1:
@@ -132,6 +129,12 @@ def contiguous_run(layout: Layout) -> int:
             break
         run *= extent
     return run
+
+
+def _flat_modes(layout: Layout) -> Iterator[tuple[Any, Any]]:
+    """(extent, stride) of each unnested mode, first mode first."""
+    flat = flatten(layout)
+    return zip(wrap(flat.shape), wrap(flat.stride), strict=True)
 
 
 def _static_size(tensor: Tensor) -> int:
@@ -173,10 +176,7 @@ def _vector_elements(source: Tensor, destination: Tensor) -> int:
 def _alignment(tensor: Tensor, run: int) -> int:
     """Bytes by which the start of every vector of `run` elements is aligned."""
     align = tensor.place(0).align
-    flat = flatten(tensor.layout)
-    strides = flat.stride if isinstance(flat.stride, tuple) else (flat.stride,)
-    extents = flat.shape if isinstance(flat.shape, tuple) else (flat.shape,)
-    for extent, step in zip(extents, strides, strict=True):
+    for extent, step in _flat_modes(tensor.layout):
         if extent == 1 or (isinstance(step, int) and step < run):
             continue
         divisor = step if isinstance(step, int) else step.divisor
