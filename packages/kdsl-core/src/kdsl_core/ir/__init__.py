@@ -6,6 +6,7 @@ from kdsl_core.ir.flat import Branch, Exit, FlatProgram, Jump, flatten
 from kdsl_core.ir.op import Effect, Op
 from kdsl_core.ir.protocols import Array, Flattener, Label, Machine, PtxWriter
 from kdsl_core.ir.target import Need, Target, target_of
+from kdsl_core.ir.tensor_map import Im2col, MapShape, TensorMap, TensorMapSpec
 from kdsl_core.ir.value import Const, Operand, Reg, Value, Var
 
 __all__ = [
@@ -18,10 +19,12 @@ __all__ = [
     "Exit",
     "FlatProgram",
     "Flattener",
+    "Im2col",
     "Jump",
     "Kernel",
     "Label",
     "Machine",
+    "MapShape",
     "Need",
     "Op",
     "Operand",
@@ -30,6 +33,8 @@ __all__ = [
     "Reg",
     "SharedAlloc",
     "Target",
+    "TensorMap",
+    "TensorMapSpec",
     "Value",
     "Var",
     "flatten",

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from kdsl_core.dtypes import DType
+from kdsl_core.dtypes import DType, tensor_map
 from kdsl_core.ir.op import Op
+from kdsl_core.ir.tensor_map import TensorMapSpec
 from kdsl_core.ir.value import Value
 from kdsl_core.loc import Loc
 
@@ -41,16 +42,18 @@ class Param:
     """A kernel parameter and the value that holds it in the body.
 
     `tensor` is set on pointer parameters: the name of the tensor argument and its element type.
+    `map` is set on tensor maps, whose value is the generic address of the parameter itself.
     """
 
     name: str
     value: Value
     tensor: tuple[str, DType] | None = None
+    map: TensorMapSpec | None = None
 
     @property
     def dtype(self) -> DType:
         """The parameter's type; pointers are u64."""
-        return self.value.dtype
+        return self.value.dtype if self.map is None else tensor_map
 
 
 @dataclass(eq=False)

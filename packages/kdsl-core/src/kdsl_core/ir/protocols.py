@@ -93,6 +93,12 @@ class PtxWriter(Protocol):
     def shared_address(self, alloc: SharedAlloc) -> str:
         """Text of the 32-bit shared-window address of an allocation, usable in `mov.u32`."""
 
+    def label(self, hint: str) -> str:
+        """A fresh label's name, for an instruction that waits in a loop of its own."""
+
+    def place_label(self, label: str) -> None:
+        """Put a label before the next instruction."""
+
     def declare(self, text: str) -> None:
         """Put a declaration before the kernel, once however often it is asked for."""
 
@@ -121,7 +127,7 @@ class Machine(Protocol):
 
     def special(self, name: str) -> Array:
         """A special register as u32: "tid.x", "ntid.y", "ctaid.z", "nctaid.x", "laneid", "warpid"
-        (the warp's index in its block)."""
+        (the warp's index in its block), "cluster_ctarank", "cluster_ctaid.x", …"""
 
     # -- registers --------------------------------------------------------------------------
     def read(self, operand: Operand) -> Array:
@@ -142,8 +148,9 @@ class Machine(Protocol):
     ) -> Array:
         """Bytes read: uint8 (W, n, size) for addresses (W, n); zeros where masked off.
 
-        `space` is "global" or "shared"; `kind` "ld" or "ldmatrix" says how the access is split into
-        wavefronts. n is 32 except for matrix loads, where address i belongs to lane i.
+        `space` is "global", "shared" (this block's) or "cluster" (shared memory of any block of the
+        cluster, addresses of `cluster_address`); `kind` "ld" or "ldmatrix" says how the access is
+        split into wavefronts. n is 32 except for matrix loads, where address i belongs to lane i.
         """
 
     def store(
@@ -190,7 +197,141 @@ class Machine(Protocol):
     def async_wait(self, pending: int) -> None:
         """Wait until at most `pending` committed groups of each thread are unfinished."""
 
+    # -- clusters of blocks --------------------------------------------------------------------
+    def cluster_address(self, address: Array, rank: Array) -> Array:
+        """The u32 (W, 32) address, for space "cluster", of a shared address in block `rank`."""
+
+    def cluster_arrive(self, *, release: bool) -> None:
+        """Arrive at the cluster's barrier without waiting."""
+
+    def cluster_wait(self, *, acquire: bool) -> None:
+        """Wait until every thread of the cluster has arrived."""
+
+    # -- mbarriers: 8 bytes of shared memory; addresses (W, 32) may be those of another block ----
+    def mbarrier_init(self, address: Array, count: Array) -> None:
+        """Make an mbarrier that completes a phase after `count` arrivals."""
+
+    def mbarrier_invalidate(self, address: Array) -> None:
+        """End the life of an mbarrier, so that its bytes may be used otherwise."""
+
+    def mbarrier_arrive(
+        self,
+        address: Array,
+        count: Array,
+        *,
+        expect_bytes: Array | None = None,
+        where: Array | None = None,
+        cluster: bool = False,
+    ) -> None:
+        """Arrive `count` times; first expect `expect_bytes` more bytes of the current phase.
+
+        `cluster` says that the release is seen by the whole cluster (remote arrivals).
+        """
+
+    def mbarrier_expect(self, address: Array, size: Array, *, where: Array | None = None) -> None:
+        """Expect `size` more bytes in the current phase without arriving."""
+
+    def mbarrier_test(self, address: Array, parity: Array) -> Array:
+        """Whether the phase of this parity has completed, bool (W, 32); acquires where it has."""
+
+    def mbarrier_wait(self, address: Array, parity: Array) -> None:
+        """Wait until the phase of this parity has completed, and acquire."""
+
+    def fence_mbarrier_init(self) -> None:
+        """Make this thread's mbarrier initialisations visible to the cluster and to TMA."""
+
+    def async_copy_arrive(self, address: Array, *, counted: bool) -> None:
+        """Let the thread's `cp.async` copies so far arrive at an mbarrier when they are done.
+
+        `counted` says that the arrival is one of the barrier's count (`.noinc`).
+        """
+
+    # -- TMA: every active lane issues a transfer of its own -------------------------------------
+    def tensor_load(
+        self,
+        tensor_map: Array,
+        coordinates: list[Array],
+        destination: Array,
+        barrier: Array,
+        *,
+        multicast: Array | None = None,
+        offsets: tuple[Array, ...] = (),
+    ) -> None:
+        """Start copying a box to shared memory; its bytes complete at `barrier`.
+
+        Coordinates are innermost first. `multicast` (W, 32) is a mask of blocks of the cluster that
+        all receive it at their own `destination` and `barrier`; `offsets` are those of im2col.
+        """
+
+    def tensor_store(
+        self, tensor_map: Array, coordinates: list[Array], source: Array, *, reduce: str | None
+    ) -> None:
+        """Start copying a box from shared to global memory, in the thread's bulk group.
+
+        `reduce` combines with what is there: "add", "min", "max", "and", "or", "xor", "inc", "dec".
+        """
+
+    def tensor_prefetch(self, tensor_map: Array, coordinates: list[Array]) -> None:
+        """Count a box brought into L2, and check its coordinates as a load would."""
+
+    def bulk_load(
+        self,
+        destination: Array,
+        source: Array,
+        size: Array,
+        barrier: Array,
+        *,
+        multicast: Array | None = None,
+    ) -> None:
+        """Start copying `size` bytes (a multiple of 16) from global to shared memory."""
+
+    def bulk_store(
+        self, destination: Array, source: Array, size: Array, *, reduce: tuple[str, DType] | None
+    ) -> None:
+        """Start copying `size` bytes from shared to global memory, in the thread's bulk group."""
+
+    def bulk_send(self, destination: Array, source: Array, size: Array, barrier: Array) -> None:
+        """Start copying `size` bytes to shared memory of a block of the cluster."""
+
+    def bulk_commit(self) -> None:
+        """Close the thread's current bulk group."""
+
+    def bulk_wait(self, pending: int, *, read: bool) -> None:
+        """Wait until at most `pending` bulk groups are unfinished; with `read`, still reading."""
+
+    # -- wgmma: each warp computes its own 16 rows of the warp group's 64 -------------------------
+    def matrix_rows(
+        self, descriptor: Array, first: int, rows: int, depth: int, dtype: DType, major: str
+    ) -> Array:
+        """Elements [W, rows, depth] of a matrix in shared memory that a wgmma descriptor names.
+
+        Rows are `first` … along M or N and `depth` elements lie along K; `major` "K" or "MN" says
+        which are neighbours. The read belongs to the warp's open wgmma group, and is unfinished
+        until `warpgroup_wait` covers it. `descriptor` is (W, 32), equal in all lanes.
+        """
+
+    def warpgroup_write(self, registers: tuple[Reg, ...], values: list[Array]) -> None:
+        """Set accumulators that stay in flight until `warpgroup_wait` covers the open group."""
+
+    def warpgroup_uses(self, registers: tuple[Reg, ...]) -> None:
+        """Mark operand registers that must not change before the open group is waited for."""
+
+    def warpgroup_fence(self) -> None:
+        """Order the warp's register accesses before later wgmma (`wgmma.fence`)."""
+
+    def warpgroup_commit(self) -> None:
+        """Close the warp's open wgmma group."""
+
+    def warpgroup_wait(self, pending: int) -> None:
+        """Wait until at most `pending` wgmma groups of the warp are unfinished."""
+
     # -- order ------------------------------------------------------------------------------
+    def fence_proxy(self, space: str) -> None:
+        """Order ordinary accesses before it with asynchronous ones after it, and the reverse.
+
+        `space` is "shared::cta", "shared::cluster", "global" or "" for all.
+        """
+
     def barrier(self, number: Operand, threads: int | None, *, wait: bool = True) -> None:
         """Arrive at a block's barrier, and wait for it unless `wait` is False.
 
