@@ -1,146 +1,117 @@
-"""The sm_80-class GEMM against cuBLAS on the GPU at hand, side by side in one run.
+"""kdsl's matrix products against PyTorch (cuBLAS) and the best of cuBLASLt, side by side.
 
-    python3 benchmarks/gpu/gemm.py --json results/gpu/gemm_sm80.json
+    python3 benchmarks/gpu/gemm.py --sets square decode --json results/gpu/gemm.json
 
-Both sides run interleaved (A/B/A/B) on rotating random normal buffers larger than the L2 cache and
-are timed by events; figures are medians. Errors are relative to the f64 product of sampled rows.
+All sides of a shape run by turns, as CUDA graphs over random normal buffers that the L2 cache
+cannot hold; figures are medians. Every candidate is first checked against f64 at sampled rows and
+columns and against the whole of cuBLAS's result. `--tune` tries all candidates of ours.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
-from collections.abc import Callable
+import os
+import sys
+import tempfile
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
-import kdsl_core as kd
-from kdsl_fuse.kernels.gemm_sm80 import GemmConfig, gemm_sm80, identity
-
-SHAPES = ((8192, 8192, 8192), (4096, 4096, 4096), (8192, 8192, 1024), (2048, 2048, 2048))
-ATOMS = {
-    torch.bfloat16: "SM80_16x8x16_F32BF16BF16F32_TN",
-    torch.float16: "SM80_16x8x16_F32F16F16F32_TN",
-}
-TILES = (
-    ((128, 256, 64), (2, 4), 3),
-    ((256, 128, 64), (4, 2), 3),
-    ((128, 128, 64), (2, 2), 3),
-    ((128, 128, 32), (2, 2), 4),
-    ((64, 128, 64), (2, 2), 3),
-)
-TURNS = 12
-BUFFERS = 3
+from report import case_line, table
+from shapes import Case, load_cases
+from supervise import Supervisor
 
 
-def configurations(dtype: torch.dtype) -> list[GemmConfig]:
-    """What is tried."""
-    return [GemmConfig(ATOMS[dtype], *tile) for tile in TILES]
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    sets = load_cases()
+    words = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    words.add_argument("--sets", nargs="+", choices=sets, default=["square"])
+    words.add_argument("--shapes", nargs="+", metavar="MxNxK", help="only these of the sets")
+    words.add_argument("--dtype", choices=("bf16", "f16"), help="instead of bf16")
+    words.add_argument("--tune", action="store_true", help="try all candidates of ours")
+    words.add_argument("--first", type=int, default=1, help="how many of ours without --tune")
+    words.add_argument("--keep", type=int, default=3, help="how many of ours are timed by turns")
+    words.add_argument("--candidates", type=int, default=12, help="how many of ours are made")
+    words.add_argument("--compile", nargs="*", default=["default"], metavar="MODE",
+                       help="modes of torch.compile, for the fused set")  # fmt: skip
+    words.add_argument("--seconds-per-shape", type=float, default=1.0)
+    words.add_argument("--seconds", type=float, default=540.0, help="for the whole run")
+    words.add_argument("--silence", type=float, default=60.0, help="seconds until a worker hangs")
+    words.add_argument("--json", type=Path, default=default_json())
+    words.add_argument("--worker", nargs=2, type=Path, help=argparse.SUPPRESS)
+    return words
 
 
-def launcher(config: GemmConfig, buffers: list[Any]) -> Callable[[int], None]:
-    """A function that runs the kernel on buffer set i."""
-    c = buffers[0][2]
-    tile_m, tile_n, _ = config.tile
-    grid = -(-c.shape[0] // tile_m) * -(-c.shape[1] // tile_n)
-    kernel = gemm_sm80[grid, config.threads]
-
-    def launch(i: int) -> None:
-        a, b, c = buffers[i % len(buffers)]
-        kernel(a, b, c, epilogue=identity, config=config)
-
-    return launch
+def default_json() -> Path | None:
+    """`gemm.json` in the folder $OUT, where there is one."""
+    return Path(os.environ["OUT"]) / "gemm.json" if os.environ.get("OUT") else None
 
 
-def captured(launch: Callable[[int], None]) -> Any:
-    """A CUDA graph of one launch on each buffer set, so that launch cost is not compared."""
-    launch(0)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for i in range(BUFFERS):
-            launch(i)
-    return graph
+def selected(options: argparse.Namespace) -> list[Case]:
+    """The cases that the command line asks for."""
+    sets = load_cases()
+    cases = [case for name in options.sets for case in sets[name]]
+    if options.shapes:
+        cases = [c for c in cases if "x".join(map(str, c.shape)) in options.shapes]
+    if options.dtype:
+        cases = [replace(c, dtype=options.dtype) if c.dtype == "bf16" else c for c in cases]
+    return cases
 
 
-def interleaved(sides: dict[str, Callable[[int], None]]) -> dict[str, float]:
-    """Median milliseconds of each side, run by turns."""
-    graphs = {name: captured(launch) for name, launch in sides.items()}
-    times: dict[str, list[float]] = {name: [] for name in sides}
-    for turn in range(TURNS + 2):
-        for name, graph in graphs.items():
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            graph.replay()
-            end.record()
-            torch.cuda.synchronize()
-            if turn >= 2:
-                times[name].append(start.elapsed_time(end) / BUFFERS)
-    return {name: statistics.median(values) for name, values in times.items()}
+def work(options: argparse.Namespace) -> None:
+    """Measure the jobs of a file, in order, and write the journal of `supervise`."""
+    import measure
+    import timing
+    import torch
 
+    jobs, journal = options.worker
 
-def relative_error(a: Any, b: Any, c: Any) -> float:
-    """‖C − A·Bᵀ‖ / ‖A·Bᵀ‖ over sampled rows, in f64."""
-    rows = torch.randint(0, a.shape[0], (64,), device=a.device)
-    exact = a[rows].double() @ b.double().T
-    return float((c[rows].double() - exact).norm() / exact.norm())
+    def write(**entry: Any) -> None:
+        with journal.open("a") as file:
+            file.write(json.dumps(entry) + "\n")
 
-
-def measure(shape: tuple[int, int, int], dtype: torch.dtype) -> dict[str, Any]:
-    """All configurations and cuBLAS on one shape."""
-    m, n, k = shape
-    buffers = [
-        [torch.randn(*size, device="cuda", dtype=dtype) for size in ((m, k), (n, k), (m, n))]
-        for _ in range(BUFFERS)
-    ]
-    sides: dict[str, Callable[[int], None]] = {}
-    errors = {}
-    for config in configurations(dtype):
-        name = f"{'x'.join(map(str, config.tile))} w{config.warps} s{config.stages}"
-        a, b, c = buffers[0]
-        c.fill_(float("nan"))
-        sides[name] = launcher(config, buffers)
-        sides[name](0)
-        errors[name] = relative_error(a, b, c)
-    sides["cuBLAS"] = lambda i: torch.mm(
-        buffers[i % BUFFERS][0], buffers[i % BUFFERS][1].T, out=buffers[i % BUFFERS][2]
-    )
-    sides["cuBLAS"](0)
-    errors["cuBLAS"] = relative_error(*buffers[0])
-    times = interleaved(sides)
-    rates = {name: 2e-9 * m * n * k / time for name, time in times.items()}
-    return {"shape": shape, "dtype": str(dtype), "tflops": rates, "error": errors}
+    torch.manual_seed(0)
+    write(copy=timing.copy_bandwidth(), device=timing.device_record())
+    chosen = measure.Options(
+        options.seconds_per_shape, options.tune, options.first, options.keep, options.candidates,
+        tuple(options.compile),
+    )  # fmt: skip
+    for job in json.loads(jobs.read_text()):
+        case, excluded = Case(**job["case"]), frozenset(job["excluded"])
+        result = measure.measure(
+            case, chosen, excluded, lambda text, name=case.name: write(case=name, trying=text)
+        )
+        write(case=case.name, result=result)
+        measure.release()
 
 
 def main() -> None:
-    """Measure, print a short table, and write the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--quick", action="store_true", help="only the first shape, bf16")
-    options = parser.parse_args()
-    torch.manual_seed(0)
-    cases = [(shape, torch.bfloat16) for shape in SHAPES] + [(SHAPES[1], torch.float16)]
-    results = [measure(*case) for case in (cases[:1] if options.quick else cases)]
-    device = torch.cuda.get_device_name()
+    """Measure in workers, tell each case as it comes, then the table; keep all in the JSON."""
+    options = parser().parse_args()
+    if options.worker:
+        work(options)
+        return
+    command = [sys.executable, __file__, *sys.argv[1:], "--worker"]
+    deadline = time.monotonic() + options.seconds
+    with tempfile.TemporaryDirectory() as folder:
+        supervisor = Supervisor(
+            command,
+            Path(folder),
+            options.silence,
+            deadline,
+            lambda result: print(case_line(result), flush=True),
+        )
+        results = supervisor.run(selected(options))
+    facts = supervisor.facts
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)
-        record = {"device": device, "torch": torch.__version__, "results": results}
+        record = {**facts, "arguments": sys.argv[1:], "results": results}
         options.json.write_text(json.dumps(record, indent=1) + "\n")
-    print(device, "kdsl_core", kd.__name__)
-    for result in results:
-        rates = result["tflops"]
-        ours = sorted((n for n in rates if n != "cuBLAS"), key=rates.get, reverse=True)
-        best, vendor = rates[ours[0]], rates["cuBLAS"]
-        print(f"{result['shape']} {result['dtype']}: cuBLAS {vendor:.0f} TFLOP/s")
-        for name in ours[:4]:
-            print(
-                f"   {name:32s} {rates[name]:6.0f}  {rates[name] / vendor:.2f}×"
-                f"  error {result['error'][name]:.1e} (cuBLAS {result['error']['cuBLAS']:.1e})"
-            )
-        print(f"   best ratio {best / vendor:.3f}, worst error {max(result['error'].values()):.1e}")
+    print()
+    print(table(results, facts.get("device", {}), facts.get("copy")))
 
 
 if __name__ == "__main__":

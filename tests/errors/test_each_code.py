@@ -131,6 +131,7 @@ def simulated(**options: Any) -> Call:
 
 
 HOST: list[tuple[str, Call]] = [
+    ("K435", lambda: writes.keys(kd.spec("f32", 32), block=32, cluster=(4, 4))),
     ("K509", simulated(checks=("race", "rase"))),
     ("K511", simulated(order="random")),
     ("K511", simulated(on_hazard="ignore")),

@@ -11,8 +11,11 @@ import numpy as np
 import pytest
 
 import kdsl_core as kd
+from kdsl_core import isa
 from kdsl_core.errors import KdslError
+from kdsl_core.ir import Const
 from kdsl_core.lang import traced
+from kdsl_core.lang.tracer import builder
 
 REFUSED: list[tuple[str, Callable[..., Any]]] = []
 HAZARDS: list[tuple[str, Callable[..., Any]]] = []
@@ -55,6 +58,13 @@ def recasts_between_elements(x, y, i):
     kd.recast(kd.local_tile(y, (1,), (1,)), kd.i32, 1)
 
 
+@refused("K219")
+def matrices_of_another_block(x, y, i):
+    tile = kd.smem(kd.f16, kd.Layout((8, 32), (32, 1)))
+    there, registers = kd.peer(tile, 1), kd.rmem(kd.f16, (8, 32))
+    kd.copy(there, registers, atom=kd.atoms.SM75_U32x4_LDSM_N)
+
+
 @refused("K223")
 def matrices_from_shared_to_shared(x, y, i):
     plan = kd.atoms.SM75_U32x4_LDSM_N
@@ -68,6 +78,38 @@ def fragments_of_two_tiles(x, y, i):
     a, b = mma.make_fragment_A((32, 16)), mma.make_fragment_B((8, 16))
     acc = mma.make_fragment_C((16, 8))
     kd.gemm(mma, a, b, acc)
+
+
+@refused("K277")
+def mbarrier_beyond_the_ring(x, y, i):
+    kd.mbarrier(1, count=2)[2].wait(0)
+
+
+@refused("K278")
+def global_memory_of_another_block(x, y, i):
+    kd.peer(x, 1)
+
+
+@refused("K279")
+def fence_of_no_space(x, y, i):
+    kd.fence_proxy_async("registers")
+
+
+@refused("K432")
+def half_an_mbarrier(x, y, i):
+    b = kd.mbarrier()
+    isa.mbarrier.wait(builder(), b.address, Const(kd.u32, 0), offset=4)
+
+
+@refused("K433")
+def registers_by_four(x, y, i):
+    kd.set_max_registers(244)
+
+
+@refused("K434")
+def arrives_and_expects_at_once(x, y, i):
+    two = Const(kd.u32, 2)
+    isa.mbarrier.arrive(builder(), kd.mbarrier().address, count=two, expect_bytes=two)
 
 
 @refused("K274")

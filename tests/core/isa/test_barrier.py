@@ -8,7 +8,14 @@ from core.isa.warps import Bench, ptx_of
 from kdsl_core.dtypes import f32, u32
 from kdsl_core.errors import TypeMismatch, VerifyError
 from kdsl_core.ir import Const, Effect
-from kdsl_core.isa.barrier import barrier_arrive, barrier_sync, fence, sync_warp
+from kdsl_core.isa.barrier import (
+    PROXY_SPACES,
+    barrier_arrive,
+    barrier_sync,
+    fence,
+    fence_proxy,
+    sync_warp,
+)
 
 
 def test_text_and_machine() -> None:
@@ -45,3 +52,19 @@ def test_numbers_and_counts_are_checked() -> None:
         barrier_sync(b, b.var(f32))
     with pytest.raises(VerifyError, match="the scope must be one of 'cta'"):
         fence(b, "warp")
+
+
+def test_proxy_fences() -> None:
+    """One for each space, and one for all; there are no others."""
+    bench = Bench(1)
+    for space in PROXY_SPACES:
+        fence_proxy(bench.b, space)
+    assert ptx_of(bench.kernel.body) == [
+        "fence.proxy.async.shared::cta",
+        "fence.proxy.async.shared::cluster",
+        "fence.proxy.async.global",
+        "fence.proxy.async",
+    ]
+    assert bench.run().asked == [("fence_proxy", space) for space in PROXY_SPACES]
+    with pytest.raises(VerifyError, match="the space must be one of 'shared::cta'"):
+        fence_proxy(bench.b, "shared")

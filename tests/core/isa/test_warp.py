@@ -9,7 +9,7 @@ from core.isa.warps import Bench, ptx_of
 from kdsl_core.dtypes import DType, bf16, boolean, f32, f64, i32, i64, u32
 from kdsl_core.errors import TypeMismatch, VerifyError
 from kdsl_core.ir import Const
-from kdsl_core.isa.warp import ballot, match, reduce_sync, shuffle, vote
+from kdsl_core.isa.warp import ballot, elect, match, reduce_sync, shuffle, vote
 
 LANES = np.arange(32)
 
@@ -142,3 +142,17 @@ def test_wrong_operands_are_refused() -> None:
         reduce_sync(b, "add", new(f32))
     with pytest.raises(TypeMismatch, match="the mask must be u32, got i32"):
         vote(b, "all", new(boolean), new(i32))
+
+
+def test_election_chooses_one_lane() -> None:
+    """The lowest lane that the mask names is chosen; all of them must be there."""
+    bench = Bench(2)
+    first, of_some = elect(bench.b), elect(bench.b, Const(u32, 0xF0))
+    assert ptx_of(bench.kernel.body)[0] == "elect.sync _|pred_1, #4294967295"
+    bench.run()
+    assert np.flatnonzero(bench.got(first)[1]).tolist() == [0]
+    assert np.flatnonzero(bench.got(of_some)[1]).tolist() == [4]
+    bench.m.active = np.broadcast_to(LANES != 5, (2, 32))
+    assert ("absent lanes",) in bench.run().asked
+    with pytest.raises(TypeMismatch, match="the mask must be u32, got f32"):
+        elect(bench.b, Const(f32, 1))

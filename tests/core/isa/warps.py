@@ -8,7 +8,19 @@ from typing import Any, Literal
 import numpy as np
 
 from kdsl_core.dtypes import DType, boolean
-from kdsl_core.ir import Array, Block, Builder, Const, Kernel, Op, Operand, Reg, SharedAlloc, Var
+from kdsl_core.ir import (
+    Array,
+    Block,
+    Builder,
+    Const,
+    Kernel,
+    Machine,
+    Op,
+    Operand,
+    Reg,
+    SharedAlloc,
+    Var,
+)
 
 GLOBAL_BASE = 1 << 40
 SHARED_BASE = 1 << 10
@@ -23,7 +35,7 @@ class Warps:
         self.warps = warps
         self.active: Array = np.ones((warps, 32), bool)
         self.registers: dict[Reg, Array] = {}
-        self.memory = {name: np.zeros(size, np.uint8) for name in ("global", "shared")}
+        self.memory = {name: np.zeros(size, np.uint8) for name in ("global", "shared", "cluster")}
         self.asked: list[tuple[Any, ...]] = []
 
     def special(self, name: str) -> Array:
@@ -96,26 +108,22 @@ class Warps:
     def shared_address(self, alloc: SharedAlloc) -> int:
         return SHARED_BASE + alloc.offset
 
+    def cluster_address(self, address: Array, rank: Array) -> Array:
+        return address + ((rank + np.uint32(1)) << np.uint32(24))
+
+    def mbarrier_test(self, address: Array, parity: Array) -> Array:
+        self.asked.append(("mbarrier_test", address, parity))
+        return parity != 0
+
     # -- what is only recorded -----------------------------------------------------------------
-    def async_copy(
-        self, destination: Array, source: Array, size: int, source_bytes: Array | None
-    ) -> None:
-        self.asked.append(("async_copy", destination, source, size, source_bytes))
-
-    def async_commit(self) -> None:
-        self.asked.append(("async_commit",))
-
-    def async_wait(self, pending: int) -> None:
-        self.asked.append(("async_wait", pending))
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        """A method of the protocol that gives nothing: its arguments are recorded, in order."""
+        if name not in vars(Machine):
+            raise AttributeError(name)
+        return lambda *args, **named: self.asked.append((name, *args, *named.values()))
 
     def barrier(self, number: Operand, threads: int | None, *, wait: bool = True) -> None:
         self.asked.append(("barrier", number, threads, wait))
-
-    def sync_lanes(self, mask: Array) -> None:
-        self.asked.append(("sync_lanes", mask))
-
-    def fence(self, scope: str) -> None:
-        self.asked.append(("fence", scope))
 
     def require_lanes(self, source: Array, *, where: Array | None = None) -> None:
         absent = ~np.take_along_axis(self.active, source.astype(np.int64), axis=-1)
@@ -191,6 +199,13 @@ class Lines:
 
     def shared_address(self, alloc: SharedAlloc) -> str:
         return f"shared+{alloc.offset}"
+
+    def label(self, hint: str) -> str:
+        self.next += 1
+        return f"{hint}_{self.next}"
+
+    def place_label(self, label: str) -> None:
+        self.text.append(f"{label}:")
 
     def declare(self, text: str) -> None:
         self.text.append(f"declare {text}")

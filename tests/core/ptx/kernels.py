@@ -17,10 +17,18 @@ from kdsl_core.dtypes import (
     u64,
 )
 from kdsl_core.ir import Block, Builder, Const, Kernel, Operand, Param, Target, Value
+from kdsl_core.isa import cluster, launch, mbarrier
 from kdsl_core.isa.arith import binary
 from kdsl_core.isa.async_copy import cp_async, cp_async_commit, cp_async_wait
 from kdsl_core.isa.atomic import ATOMICS, ORDERS, atomic, reduce
-from kdsl_core.isa.barrier import barrier_arrive, barrier_sync, fence, sync_warp
+from kdsl_core.isa.barrier import (
+    PROXY_SPACES,
+    barrier_arrive,
+    barrier_sync,
+    fence,
+    fence_proxy,
+    sync_warp,
+)
 from kdsl_core.isa.compare import compare
 from kdsl_core.isa.control import (
     BreakOp,
@@ -43,7 +51,7 @@ from kdsl_core.isa.memory import (
 from kdsl_core.isa.mma import MMA_SHAPES, mma
 from kdsl_core.isa.register import assign, declare, snapshot
 from kdsl_core.isa.special import special
-from kdsl_core.isa.warp import SHUFFLES, ballot, match, reduce_sync, shuffle, vote
+from kdsl_core.isa.warp import SHUFFLES, ballot, elect, match, reduce_sync, shuffle, vote
 
 
 class Parts:
@@ -75,6 +83,10 @@ def every_instruction(target: Target) -> Kernel:
     _warp(parts)
     _order(parts)
     _atomics(parts, target)
+    if target.number >= 90:
+        mbarriers(parts)
+        clusters(parts)
+        _launch(parts, target)
     _control(parts)
     return parts.kernel
 
@@ -169,6 +181,56 @@ def _atomic_of(p: Parts, op: str, dtype: DType) -> None:
             continue
         p.keep(atomic(p.b, space, address, op, value, pred=pred))
         reduce(p.b, space, address, op, Const(dtype, 1), 8)
+
+
+def mbarriers(p: Parts) -> None:
+    """Every form of the mbarrier operations."""
+    pred, word = p.by_type[boolean], p.by_type[u32]
+    there = cluster.map_address(p.b, p.shared, Const(u32, 0))
+    for number in (word, Const(u32, 1)):
+        mbarrier.init(p.b, p.shared, number, 8)
+        for address, remote in ((p.shared, False), (there, True)):
+            mbarrier.arrive(p.b, address, 8, remote=remote)
+            mbarrier.arrive(p.b, address, count=number, remote=remote, pred=pred)
+            mbarrier.arrive(p.b, address, expect_bytes=number, remote=remote, pred=pred)
+        mbarrier.expect(p.b, p.shared, number, pred=pred)
+        for suspend in (False, True):
+            p.keep(mbarrier.test_wait(p.b, p.shared, number, 8, suspend))
+        mbarrier.wait(p.b, p.shared, number, 8)
+    for counted in (False, True):
+        mbarrier.async_copy_arrive(p.b, p.shared, 8, counted)
+    mbarrier.fence_init(p.b)
+    mbarrier.invalidate(p.b, p.shared)
+
+
+def clusters(p: Parts) -> None:
+    """Accesses to other blocks, the cluster's barrier, and fences between proxies."""
+    pred, word = p.by_type[boolean], p.by_type[u32]
+    there = cluster.map_address(p.b, p.shared, word)
+    for dtype, value in p.by_type.items():
+        store(p.b, "cluster", there, (value, value), 16, pred)
+        p.keep(*load(p.b, "cluster", there, dtype, 2, 16, pred))
+    for op, dtypes in ATOMICS.items():
+        for dtype in dtypes:
+            value = p.by_type[dtype]
+            compared = value if op == "cas" else None
+            p.keep(atomic(p.b, "cluster", there, op, value, compare=compared, pred=pred))
+            if op not in ("cas", "exch"):
+                reduce(p.b, "cluster", there, op, value, 8)
+    for release in (False, True):
+        cluster.arrive(p.b, release)
+        cluster.wait(p.b)
+    for space in PROXY_SPACES:
+        fence_proxy(p.b, space)
+
+
+def _launch(p: Parts, target: Target) -> None:
+    p.keep(elect(p.b))
+    launch.wait_for_dependencies(p.b)
+    launch.launch_dependents(p.b)
+    if target.name == "sm_90a":
+        launch.set_max_registers(p.b, 240, increase=True)
+        launch.set_max_registers(p.b, 24, increase=False)
 
 
 def _control(p: Parts) -> None:

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from core.ptx.kernels import Parts, every_instruction, sum_of_four
+from core.ptx.kernels import Parts, clusters, every_instruction, mbarriers, sum_of_four
 from kdsl_core.dtypes import boolean, f32, u32, u64
 from kdsl_core.ir import Block, Builder, Const, Kernel, Value, target_of
+from kdsl_core.isa import cluster, launch
 from kdsl_core.isa.barrier import barrier_sync, fence
 from kdsl_core.isa.control import IfOp
-from kdsl_core.isa.memory import store
+from kdsl_core.isa.memory import load, store
 from kdsl_core.passes import optimise, verify
 from kdsl_core.ptx import emit
 from kdsl_core.ptx.spelling import identifier
@@ -50,6 +51,22 @@ def test_versions_rise_with_the_instructions() -> None:
     module = emit(every_instruction(ada), ada)
     assert module.ptx_version == (8, 4)
     assert module.text.startswith(".version 8.4\n.target sm_89\n")
+
+
+def test_hopper_versions_are_the_least_that_work() -> None:
+    """Other blocks' memory is in PTX 7.8, what waits for copies in 8.0, as their needs say."""
+    hopper = target_of("sm_90")
+    near, whole = Parts(), Parts()
+    for parts in (near, whole):
+        there = cluster.map_address(parts.b, parts.shared, Const(u32, 1))
+        parts.keep(*load(parts.b, "cluster", there, u32))
+        launch.wait_for_dependencies(parts.b)
+    mbarriers(whole)
+    clusters(whole)
+    for parts, version in ((near, (7, 8)), (whole, (8, 0))):
+        module = emit(parts.kernel, hopper)
+        assert module.ptx_version == version
+        assert assemble(module, "sm_90").data
 
 
 def test_golden(golden: Callable[[str, str], None]) -> None:

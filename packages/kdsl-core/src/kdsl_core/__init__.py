@@ -50,9 +50,13 @@ __version__ = "0.1.0"
 _NAMES = {
     "inspect": "show svg",
     "ir.target": "Target target_of",
+    "lang.clusters": "cluster_rank cluster_idx cluster_dim cluster_arrive cluster_wait cluster_sync"
+    " peer",
+    "lang.bulk": "bulk_load bulk_store",
     "lang.copy": "copy copy_if convert_fragment prefetch",
     "lang.functions": "func",
     "lang.kernel": "kernel KernelFunction",
+    "lang.mbarriers": "mbarrier Mbarrier Mbarriers fence_mbarrier_init",
     "lang.memory": "smem rmem rmem_like recast",
     "lang.numbers": "exp exp2 log log2 sqrt rsqrt tanh sin cos erf sigmoid floor ceil fma where"
     " ceil_div minimum maximum min=minimum max=maximum abs=absolute",
@@ -66,11 +70,16 @@ _NAMES = {
     "lang.tensor": "Tensor identity_tensor",
     "lang.tiled": "TiledMma TiledCopy tiled_mma tiled_copy tiled_copy_A tiled_copy_B tiled_copy_C"
     " gemm",
+    "lang.tma": "tma_load tma_store TmaLoad TmaStore tma_store_commit tma_store_wait",
+    "lang.tma_im2col": "tma_im2col TmaIm2col",
     "lang.views": "tensor local_tile local_partition size",
+    "lang.warp_groups": "elect_one warp_uniform set_max_registers wgmma_fence wgmma_commit"
+    " wgmma_wait",
     "lang.words": "thread_idx block_idx block_dim grid_dim thread_rank lane_idx warp_idx"
     " warpgroup_idx sync_threads sync_warp named_barrier fence cp_async_commit cp_async_wait"
     " shfl_xor shfl_up shfl_down shfl_idx ballot any_sync all_sync warp_reduce atomic_add"
-    " atomic_min atomic_max atomic_exchange atomic_cas",
+    " atomic_min atomic_max atomic_exchange atomic_cas fence_proxy_async wait_for_dependencies"
+    " launch_dependents",
     "layout": "Layout ComposedLayout Swizzle E ScaledBasis make_layout make_ordered_layout"
     " make_layout_like make_identity_layout make_tv_layout cosize rank depth shape stride get"
     " flatten group_modes select take append prepend coalesce filter=filter_layout filter_zeros"

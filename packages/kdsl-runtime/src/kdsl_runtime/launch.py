@@ -63,8 +63,12 @@ class LoadedKernel:
         values: Sequence[Any],
         stream: int = 0,
         cluster: int | Sequence[int] | None = None,
+        overlap: bool = False,
     ) -> None:
         """Put one launch on `stream` and return; nothing is waited for or allocated on the device.
+
+        `overlap` lets it start before the launch ahead of it has ended (programmatic dependent
+        launch); the kernel then waits itself.
 
         Memory: safe while the stream is captured into a graph.
         Raises: ArgumentError K653, K654, K656, K658; DriverError K803.
@@ -79,11 +83,11 @@ class LoadedKernel:
             arguments = ArgumentBuffer(self.block)
         try:
             self.block.pack_into(arguments.buffer, values)
-            if cluster is None:
+            if cluster is None and not overlap:
                 self._submit(grid, block, arguments.address, stream)
             else:
-                shape = _dim3(cluster if isinstance(cluster, int) else tuple(cluster), "cluster")
-                self._submit_cluster(grid, block, arguments.address, stream, shape)
+                attributes = self._attributes(cluster, overlap)
+                self._submit_with(attributes, grid, block, arguments.address, stream)
         finally:
             self._free.append(arguments)
 
@@ -97,29 +101,42 @@ class LoadedKernel:
                     (code,) = self._launch(self.function, *grid, *block, shared, stream, address, 0)
             driver.check(self._bindings, f"launch of {self.module.entry}", (code,))
 
-    def _submit_cluster(
-        self, grid: Dim3, block: Dim3, address: int, stream: int, cluster: Dim3
+    def _attributes(self, cluster: int | Sequence[int] | None, overlap: bool) -> list[Any]:
+        """The launch attributes for a cluster shape and for an early start."""
+        bindings, attributes = self._bindings, []
+        ids = bindings.CUlaunchAttributeID
+        if cluster is not None:
+            sizes = _dim3(cluster if isinstance(cluster, int) else tuple(cluster), "cluster")
+            if prod(sizes) > _PORTABLE_CLUSTER_BLOCKS:
+                kinds = bindings.CUfunction_attribute
+                allowed = kinds.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+                driver.call("cuFuncSetAttribute", self.function, allowed, 1)
+            attribute = bindings.CUlaunchAttribute()
+            attribute.id = ids.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+            shape = attribute.value.clusterDim
+            shape.x, shape.y, shape.z = sizes
+            attributes.append(attribute)
+        if overlap:
+            attribute = bindings.CUlaunchAttribute()
+            attribute.id = ids.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            attribute.value.programmaticStreamSerializationAllowed = 1
+            attributes.append(attribute)
+        return attributes
+
+    def _submit_with(
+        self, attributes: list[Any], grid: Dim3, block: Dim3, address: int, stream: int
     ) -> None:
         bindings = self._bindings
-        if prod(cluster) > _PORTABLE_CLUSTER_BLOCKS:
-            allowed = (
-                bindings.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
-            )
-            driver.call("cuFuncSetAttribute", self.function, allowed, 1)
-        attribute = bindings.CUlaunchAttribute()
-        attribute.id = bindings.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-        shape = attribute.value.clusterDim
-        shape.x, shape.y, shape.z = cluster
         config = bindings.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = grid
         config.blockDimX, config.blockDimY, config.blockDimZ = block
         config.sharedMemBytes = self.module.shared_bytes
         config.hStream = bindings.CUstream(stream)
-        config.attrs = [attribute]
-        config.numAttrs = 1
+        config.attrs = attributes
+        config.numAttrs = len(attributes)
         with driver.on_device(self.device):
             answer = bindings.cuLaunchKernelEx(config, self.function, address, 0)
-        driver.check(bindings, f"cluster launch of {self.module.entry}", answer)
+        driver.check(bindings, f"launch of {self.module.entry}", answer)
 
 
 def load(

@@ -9,14 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from kdsl_core.dtypes import DType
+from kdsl_core.dtypes import DType, tensor_map
 from kdsl_core.errors import ArgumentError
+from kdsl_core.ir import TensorMap
+from kdsl_core.ir.tensor_map import TENSOR_MAP_ALIGN
+from kdsl_runtime.tensor_maps import encoded
 
 # How Python's struct module writes each type; those that it lacks are converted to their bits.
 _FORMATS = {
     "f64": "d", "f32": "f", "tf32": "f", "f16": "e", "bf16": "H", "e4m3": "B", "e5m2": "B",
     "i64": "q", "i32": "i", "i16": "h", "i8": "b",
     "u64": "Q", "u32": "I", "u16": "H", "u8": "B", "boolean": "?",
+    "tensor_map": "128s",
 }  # fmt: skip
 _AS_BITS: dict[str, np.dtype[Any]] = {
     "bf16": np.dtype(np.uint16),
@@ -29,6 +33,8 @@ _MISFITS = (struct.error, OverflowError, TypeError, ValueError)
 class ParameterBlock:
     """The layout of a kernel's parameters in memory, each aligned to its own size.
 
+    Tensor maps are 128 bytes at a multiple of 64.
+
     Units: `offsets` and `size` in bytes.
     """
 
@@ -36,7 +42,7 @@ class ParameterBlock:
         self.params = tuple(params)
         pieces, offsets, position = ["<"], [], 0
         for _, dtype in self.params:
-            gap = -position % dtype.bytes
+            gap = -position % _align(dtype)
             pieces.append(f"{gap}x{_FORMATS[dtype.name]}" if gap else _FORMATS[dtype.name])
             offsets.append(position + gap)
             position += gap + dtype.bytes
@@ -44,7 +50,7 @@ class ParameterBlock:
         self.size = position
         self._struct = struct.Struct("".join(pieces))
         self._converted = tuple(
-            (index, dtype) for index, (_, dtype) in enumerate(self.params) if dtype.name in _AS_BITS
+            (index, dtype) for index, (_, dtype) in enumerate(self.params) if _is_converted(dtype)
         )
 
     def pack_into(self, buffer: Any, values: Sequence[Any]) -> None:
@@ -87,13 +93,25 @@ class ParameterBlock:
         )
 
 
-def _as_bits(dtype: DType, value: Any) -> int:
+def _align(dtype: DType) -> int:
+    return TENSOR_MAP_ALIGN if dtype is tensor_map else dtype.bytes
+
+
+def _is_converted(dtype: DType) -> bool:
+    return dtype is tensor_map or dtype.name in _AS_BITS
+
+
+def _as_bits(dtype: DType, value: Any) -> int | bytes:
+    if dtype is tensor_map:
+        if not isinstance(value, TensorMap):
+            raise TypeError(f"{value!r} is no tensor map")
+        return encoded(value)
     return int(np.asarray(value, dtype=dtype.numpy).view(_AS_BITS[dtype.name]))
 
 
 def _fits(dtype: DType, value: Any) -> bool:
     try:
-        bits = _as_bits(dtype, value) if dtype.name in _AS_BITS else value
+        bits = _as_bits(dtype, value) if _is_converted(dtype) else value
         struct.pack(f"<{_FORMATS[dtype.name]}", bits)
     except _MISFITS:
         return False

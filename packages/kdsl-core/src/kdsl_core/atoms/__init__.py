@@ -61,6 +61,16 @@ from kdsl_core.atoms.sm90.copy import (
     SM90_U32x4_STSM_N,
     stmatrix,
 )
+from kdsl_core.atoms.sm90.mma import (
+    WgmmaAtom,
+    wgmma,
+    wgmma_named,
+)
+from kdsl_core.atoms.sm90.shared_layouts import (
+    descriptor_fields,
+    shared_operand,
+    smem_atom,
+)
 from kdsl_core.atoms.tiled_copy import (
     ThrCopy,
     TiledCopy,
@@ -138,14 +148,28 @@ __all__ = [
     "ThrMma",
     "TiledCopy",
     "TiledMma",
+    "WgmmaAtom",
     "cp_async",
+    "descriptor_fields",
     "find",
     "ldmatrix",
     "make_tiled_copy",
     "make_tiled_copy_A",
     "make_tiled_copy_B",
     "make_tiled_copy_C",
+    "shared_operand",
+    "smem_atom",
     "stmatrix",
     "tiled_mma",
     "universal_copy",
+    "wgmma",
+    "wgmma_named",
 ]
+
+
+def __getattr__(name: str) -> WgmmaAtom:
+    """The `wgmma` of CuTe's name: kd.atoms.SM90_64x128x16_F32F16F16_SS."""
+    atom = wgmma_named(name)
+    if atom is None:
+        raise AttributeError(f"kdsl_core.atoms has no {name!r}")
+    return atom

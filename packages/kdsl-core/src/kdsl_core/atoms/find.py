@@ -10,6 +10,7 @@ from kdsl_core.atoms.sm80 import copy as sm80_copy
 from kdsl_core.atoms.sm80 import mma as sm80
 from kdsl_core.atoms.sm89 import mma as sm89
 from kdsl_core.atoms.sm90 import copy as sm90_copy
+from kdsl_core.atoms.sm90.mma import wgmma
 from kdsl_core.dtypes import DType, dtype_of
 from kdsl_core.errors import TargetError, TypeMismatch
 from kdsl_core.ir.target import Target, target_of
@@ -25,18 +26,25 @@ def find(
     b: str | DType | None = None,
     acc: str | DType = "f32",
     k: int | None = None,
+    n: int | None = None,
 ) -> MmaAtom:
     """The atom of the most multiply-adds for these types on a chip; `b` is like `a` if left out.
 
+    With `n` it is the one of a warp group that is 64 × n, operands in shared memory and K-major;
+    without, one of a single warp or thread.
+
     >>> find(arch="sm_80", a="bf16").name
     'SM80_16x8x16_F32BF16BF16F32_TN'
+    >>> find(arch="sm_90a", a="bf16", n=256).name
+    'SM90_64x256x16_F32BF16BF16_SS'
 
     Raises: TypeMismatch when no atom has the types (and K), TargetError when the chip lacks it.
     """
     target = target_of(arch)
     wanted = dtype_of(a), dtype_of(a if b is None else b), dtype_of(acc)
     what = "A {}, B {} and accumulator {}".format(*wanted) + (f", K {k}" if k else "")
-    fitting = [x for x in ALL_MMA_ATOMS if (x.a, x.b, x.c) == wanted and k in (None, _k(x))]
+    candidates = ALL_MMA_ATOMS if n is None else (wgmma(n, *wanted),)
+    fitting = [x for x in candidates if (x.a, x.b, x.c) == wanted and k in (None, _k(x))]
     if not fitting:
         raise TypeMismatch(
             f"no matrix atom has {what}",

@@ -74,11 +74,12 @@ def access_elements(tensor: Tensor, mode: int, limit_bytes: int = 16) -> int:
     """
     align = math.gcd(tensor.place((0, 0)).align, limit_bytes)
     stride = tensor.stride[1 - mode]
-    align = math.gcd(align, _divisor(stride) * tensor.dtype.bytes)
-    return math.gcd(max(align // tensor.dtype.bytes, 1), _divisor(tensor.shape[mode]))
+    align = math.gcd(align, divisor(stride) * tensor.dtype.bytes)
+    return math.gcd(max(align // tensor.dtype.bytes, 1), divisor(tensor.shape[mode]))
 
 
-def _divisor(x: Any) -> int:
+def divisor(x: Any) -> int:
+    """A number that is known to divide a size or stride."""
     return x.divisor if isinstance(x, Scalar) else int(x) or (1 << 30)
 
 
@@ -167,7 +168,7 @@ class TileLoader:
         """How many elements of the vector at `index` lie inside the matrix."""
         place, extent = self._place(index, k_tile), self.extent
         along, across = self.contiguous, 1 - self.contiguous
-        if _divisor(extent[along]) % self.vector == 0:
+        if divisor(extent[along]) % self.vector == 0:
             left: Any = where(place[along] < extent[along], self.vector, 0)
         else:
             left = minimum(maximum(extent[along] - place[along], 0), self.vector)

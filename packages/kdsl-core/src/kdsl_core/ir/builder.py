@@ -37,6 +37,11 @@ class Builder:
         """The innermost open block."""
         return self._blocks[-1]
 
+    def traced(self) -> Iterator[Op]:
+        """Every operation of the blocks that are open, nested ones included."""
+        for block in self._blocks:
+            yield from block.walk()
+
     @contextmanager
     def inside(self, block: Block) -> Iterator[Block]:
         """Append to `block` until the end of the `with`."""

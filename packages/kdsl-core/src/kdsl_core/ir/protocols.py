@@ -256,6 +256,7 @@ class Machine(Protocol):
         *,
         multicast: Array | None = None,
         offsets: tuple[Array, ...] = (),
+        where: Array | None = None,
     ) -> None:
         """Start copying a box to shared memory; its bytes complete at `barrier`.
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 SWIZZLES = (0, 32, 64, 128)
 MAX_RANK = 5
 MAX_BOX = 256
+TENSOR_MAP_ALIGN = 64  # bytes
 
 
 @dataclass(frozen=True)
@@ -86,3 +87,6 @@ class TensorMap:
     address: int
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
+
+    def __hash__(self) -> int:
+        return hash((self.address, self.sizes, self.strides))  # asked for at every launch

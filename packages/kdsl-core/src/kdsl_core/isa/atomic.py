@@ -1,4 +1,4 @@
-"""Atomic read-modify-write of global and shared memory."""
+"""Atomic read-modify-write of global and shared memory, the latter of any block of the cluster."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from kdsl_core.dtypes import DType, bf16, f16, f32, f64, i32, i64, u32, u64
 from kdsl_core.ir import Array, Builder, Effect, Machine, Need, Op, Operand, PtxWriter, Value
 from kdsl_core.isa.evaluate import bits_of
 from kdsl_core.isa.operands import (
+    SPACES,
     Register,
     address_text,
     condition_lanes,
@@ -19,9 +20,11 @@ from kdsl_core.isa.operands import (
     expect_choice,
     expect_condition,
     expect_type,
+    guard,
     in_register,
     lane_addresses,
     lanes,
+    need_of_space,
 )
 from kdsl_core.isa.rounding import canonical_nan
 
@@ -88,7 +91,7 @@ class AtomicOp(Op):
 
     @property
     def need(self) -> Need:
-        return Need(sm=90, ptx=(7, 8)) if self.value.dtype is bf16 else Need()
+        return Need(sm=90, ptx=(7, 8)) if self.value.dtype is bf16 else need_of_space(self.space)
 
     def verify(self) -> None:
         expect_address(self, self.space, self.address)
@@ -108,7 +111,7 @@ class AtomicOp(Op):
         without_result = self.dst is None and self.op not in ("exch", "cas")
         without_result &= self.order in ("relaxed", "release")
         order = "" if self.order == "relaxed" else f".{self.order}"
-        where = f"{order}.{self.scope}.{self.space}"
+        where = f"{order}.{self.scope}.{SPACES[self.space]}"
         text = f"{'red' if without_result else 'atom'}{where}.{self.op}.{self._suffix}"
         operands = [address_text(w, self.address, self.offset)]
         if not without_result:
@@ -116,8 +119,7 @@ class AtomicOp(Op):
         if self.compare is not None:
             operands.append(in_register(w, self.compare, dtype.reg))
         operands.append(in_register(w, self.value, dtype.reg))
-        guard = "" if self.pred is None else f"@{w.reg(self.pred)} "
-        w.emit(f"{guard}{text} {', '.join(operands)}")
+        w.emit(f"{guard(w, self.pred)}{text} {', '.join(operands)}")
 
     @property
     def _suffix(self) -> str:

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 from kdsl_core.dtypes import i32, u32
 from kdsl_core.errors import VerifyError
-from kdsl_core.ir import Builder, Const, Effect, Machine, Op, Operand, PtxWriter
+from kdsl_core.ir import Builder, Const, Effect, Machine, Need, Op, Operand, PtxWriter
 from kdsl_core.isa.operands import expect_choice, expect_type, lanes
 from kdsl_core.isa.warp import FULL_MASK
 
 BARRIERS = 16  # per block; number 0 is the whole block's
 SCOPES = ("cta", "gpu", "sys")
+PROXY_SPACES = ("shared::cta", "shared::cluster", "global", "")
 
 
 def _check_barrier(op: Op, number: Operand, threads: int | None) -> None:
@@ -135,6 +136,37 @@ class FenceOp(Op):
         m.fence(self.scope)
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FenceProxyOp(Op):
+    """Order this thread's accesses by instructions with those of asynchronous units to a space.
+
+    An empty `space` means all. TMA and wgmma are such units; a copy they finish needs no fence.
+
+    Source: PTX ISA 9.0 `fence.proxy.async`.
+    """
+
+    space: str
+
+    NAME = "barrier.fence_proxy"
+
+    @property
+    def effects(self) -> Effect:
+        return Effect.SYNC
+
+    @property
+    def need(self) -> Need:
+        return Need(sm=90, ptx=(8, 0))
+
+    def verify(self) -> None:
+        expect_choice(self, "the space", self.space, PROXY_SPACES)
+
+    def ptx(self, w: PtxWriter) -> None:
+        w.emit(f"fence.proxy.async{self.space and '.'}{self.space}")
+
+    def simulate(self, m: Machine) -> None:
+        m.fence_proxy(self.space)
+
+
 def barrier_sync(b: Builder, number: Operand | int = 0, threads: int | None = None) -> None:
     """Wait at barrier `number` for `threads` threads; None is the whole block."""
     operand = Const(u32, number) if isinstance(number, int) else number
@@ -157,4 +189,9 @@ def fence(b: Builder, scope: str) -> None:
     b.append(FenceOp(loc=b.loc(), scope=scope))
 
 
-OPS: tuple[type[Op], ...] = (BarrierSyncOp, BarrierArriveOp, SyncWarpOp, FenceOp)
+def fence_proxy(b: Builder, space: str) -> None:
+    """Order accesses to "shared::cta", "shared::cluster", "global" or "" (all) between proxies."""
+    b.append(FenceProxyOp(loc=b.loc(), space=space))
+
+
+OPS: tuple[type[Op], ...] = (BarrierSyncOp, BarrierArriveOp, SyncWarpOp, FenceOp, FenceProxyOp)

@@ -1,4 +1,4 @@
-"""Loads and stores of global and shared memory."""
+"""Loads and stores of global and shared memory, the latter of any block of the cluster."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from kdsl_core.ir import (
     Const,
     Effect,
     Machine,
+    Need,
     Op,
     Operand,
     PtxWriter,
@@ -20,6 +21,7 @@ from kdsl_core.ir import (
     Value,
 )
 from kdsl_core.isa.operands import (
+    SPACES,
     Register,
     address_text,
     braces,
@@ -30,15 +32,25 @@ from kdsl_core.isa.operands import (
     expect_count,
     expect_type,
     from_bytes,
+    guard,
     lane_addresses,
     lanes,
+    need_of_space,
     to_bytes,
 )
 
 LOAD_CACHES = ("", "ca", "cg", "cs", "nc")
 STORE_CACHES = ("", "wb", "cg", "cs", "wt")
-_READS = {"global": Effect.READS_GLOBAL, "shared": Effect.READS_SHARED}
-_WRITES = {"global": Effect.WRITES_GLOBAL, "shared": Effect.WRITES_SHARED}
+_READS = {
+    "global": Effect.READS_GLOBAL,
+    "shared": Effect.READS_SHARED,
+    "cluster": Effect.READS_SHARED,
+}
+_WRITES = {
+    "global": Effect.WRITES_GLOBAL,
+    "shared": Effect.WRITES_SHARED,
+    "cluster": Effect.WRITES_SHARED,
+}
 _PREFETCH_LEVELS = ("L1", "L2")
 
 
@@ -95,6 +107,10 @@ class LoadOp(Op):
     def effects(self) -> Effect:
         return _READS[self.space]
 
+    @property
+    def need(self) -> Need:
+        return need_of_space(self.space)
+
     def verify(self) -> None:
         expect_address(self, self.space, self.address)
         expect_choice(
@@ -115,17 +131,15 @@ class LoadOp(Op):
         dtype = self.dst[0].dtype
         truth = dtype is boolean
         registers = [w.temp("b16") if truth else w.reg(reg) for reg in self.dst]
-        guard = ""
         if self.pred is not None:
             zero = {"f32": "0f00000000", "f64": "0d0000000000000000"}.get(dtype.reg, "0")
             for register in registers:
                 w.emit(f"mov.{'b16' if truth else dtype.reg} {register}, {zero}")
-            guard = f"@{w.reg(self.pred)} "
         cache = f".{self.cache}" if self.cache else ""
         vector = f".v{len(registers)}" if len(registers) > 1 else ""
         source = address_text(w, self.address, self.offset)
-        kind = f"ld.{self.space}{cache}{vector}.{memory_type(dtype)}"
-        w.emit(f"{guard}{kind} {braces(registers)}, {source}")
+        kind = f"ld.{SPACES[self.space]}{cache}{vector}.{memory_type(dtype)}"
+        w.emit(f"{guard(w, self.pred)}{kind} {braces(registers)}, {source}")
         if truth:
             for reg, register in zip(self.dst, registers, strict=True):
                 w.emit(f"setp.ne.s16 {w.reg(reg)}, {register}, 0")
@@ -161,6 +175,10 @@ class StoreOp(Op):
     def effects(self) -> Effect:
         return _WRITES[self.space]
 
+    @property
+    def need(self) -> Need:
+        return need_of_space(self.space)
+
     def verify(self) -> None:
         expect_address(self, self.space, self.address)
         allowed = STORE_CACHES if self.space == "global" else ("",)
@@ -172,12 +190,11 @@ class StoreOp(Op):
     def ptx(self, w: PtxWriter) -> None:
         dtype = self.values[0].dtype
         registers = [_stored(w, value) for value in self.values]
-        guard = "" if self.pred is None else f"@{w.reg(self.pred)} "
         cache = f".{self.cache}" if self.cache else ""
         vector = f".v{len(registers)}" if len(registers) > 1 else ""
         destination = address_text(w, self.address, self.offset)
-        kind = f"st.{self.space}{cache}{vector}.{memory_type(dtype)}"
-        w.emit(f"{guard}{kind} {destination}, {braces(registers)}")
+        kind = f"st.{SPACES[self.space]}{cache}{vector}.{memory_type(dtype)}"
+        w.emit(f"{guard(w, self.pred)}{kind} {destination}, {braces(registers)}")
 
     def simulate(self, m: Machine) -> None:
         data = to_bytes([lanes(m, value) for value in self.values])

@@ -5,7 +5,7 @@ lane l lies, with g = l div 4, t = l mod 4 and E elements in each register:
 
 * A (M×K):  row g + 8(r mod 2),  column tE + e + 4E(r div 2)
 * B (K×N):  row tE + e + 4Er,    column g
-* C, D (M×N): row g + 8(i div 2), column 2t + i mod 2, where i = rE + e
+* C, D (M×N): row g + 8(i div 2 mod 2), column 8(i div 4) + 2t + i mod 2, where i = rE + e
 
 Source: PTX ISA 9.0, "Matrix fragments for mma.m16n8k8, m16n8k16, m16n8k32".
 """
@@ -109,7 +109,7 @@ def fragment_places(shape: MmaShape, matrix: str) -> Array:
     g, t = lane // 4, lane % 4
     if matrix == "c":
         i = r * per_register + e
-        return np.asarray((g + 8 * (i // 2)) * columns + 2 * t + i % 2)
+        return np.asarray((g + 8 * (i // 2 % 2)) * columns + 8 * (i // 4) + 2 * t + i % 2)
     if matrix == "a":
         return np.asarray((g + 8 * (r % 2)) * columns + (t + 4 * (r // 2)) * per_register + e)
     return np.asarray(g * columns + (t + 4 * r) * per_register + e)

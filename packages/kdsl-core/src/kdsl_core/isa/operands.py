@@ -9,10 +9,12 @@ import numpy as np
 
 from kdsl_core.dtypes import DType, boolean, u32, u64
 from kdsl_core.errors import TypeMismatch, VerifyError
-from kdsl_core.ir import Array, Const, Machine, Op, Operand, PtxWriter, Value, Var
+from kdsl_core.ir import Array, Const, Machine, Need, Op, Operand, PtxWriter, Value, Var
+from kdsl_core.ir.target import BASELINE
 
 Register: TypeAlias = Value | Var
-SPACES = ("global", "shared")
+# memory space → its name in PTX; "cluster" is the shared memory of any block of the cluster
+SPACES = {"global": "global", "shared": "shared", "cluster": "shared::cluster"}
 
 
 # -- type rules --------------------------------------------------------------------------------
@@ -52,6 +54,11 @@ def expect_address(op: Op, space: str, address: Operand) -> None:
     expect_type(op, f"a {space} address", address, (u64 if space == "global" else u32,))
 
 
+def need_of_space(space: str) -> Need:
+    """What an access to a memory space asks of the target."""
+    return Need(sm=90, ptx=(7, 8)) if space == "cluster" else BASELINE
+
+
 def expect_condition(op: Op, condition: Operand) -> None:
     """Check that an operand is a truth value."""
     expect_type(op, "the condition", condition, (boolean,))
@@ -73,6 +80,11 @@ def address_text(w: PtxWriter, address: Operand, offset: int = 0) -> str:
     register = in_register(w, address, address.dtype.reg)
     # ptxas before 13 takes a negative offset only behind a plus sign.
     return f"[{register}+{offset}]" if offset else f"[{register}]"
+
+
+def guard(w: PtxWriter, condition: Operand | None) -> str:
+    """What stands before an instruction that only some lanes execute."""
+    return "" if condition is None else f"@{w.reg(condition)} "
 
 
 def braces(registers: Collection[str]) -> str:

@@ -1,4 +1,4 @@
-"""Exchange between the lanes of a warp: shuffles, votes, matches and integer reductions."""
+"""Exchange between the lanes of a warp: shuffles, votes, matches, elections, integer sums."""
 
 from __future__ import annotations
 
@@ -9,7 +9,18 @@ from typing import Any
 import numpy as np
 
 from kdsl_core.dtypes import DType, boolean, i32, u32
-from kdsl_core.ir import Array, Builder, Const, Effect, Machine, Op, Operand, PtxWriter, Value
+from kdsl_core.ir import (
+    Array,
+    Builder,
+    Const,
+    Effect,
+    Machine,
+    Need,
+    Op,
+    Operand,
+    PtxWriter,
+    Value,
+)
 from kdsl_core.isa.operands import expect_choice, expect_condition, expect_type, in_register, lanes
 
 FULL_MASK = Const(u32, 0xFFFFFFFF)
@@ -212,6 +223,32 @@ class MatchOp(_LanesOp):
         m.write(self.dst, as_mask(named & (bits[:, :, None] == bits[:, None, :])))
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ElectOp(_LanesOp):
+    """True in one of the lanes that `mask` names.
+
+    Threads: every lane that `mask` names executes it.
+    Source: PTX ISA 9.0 `elect.sync`.
+    """
+
+    NAME = "warp.elect"
+    READS = ("mask",)
+
+    @property
+    def need(self) -> Need:
+        return Need(sm=90, ptx=(8, 0))
+
+    def verify(self) -> None:
+        self.expect_result(boolean)
+
+    def ptx(self, w: PtxWriter) -> None:
+        w.emit(f"elect.sync _|{w.reg(self.dst)}, {w.reg(self.mask)}")
+
+    def simulate(self, m: Machine) -> None:
+        named = require_members(m, self.mask)
+        m.write(self.dst, np.equal(named.argmax(-1), _LANE))
+
+
 _REDUCTIONS: dict[str, Any] = {
     "add": np.add,
     "min": np.minimum,
@@ -309,6 +346,13 @@ def match(b: Builder, x: Operand, mask: Operand = FULL_MASK) -> Value:
     return dst
 
 
+def elect(b: Builder, mask: Operand = FULL_MASK) -> Value:
+    """True in one of the lanes."""
+    dst = b.value(boolean)
+    b.append(ElectOp(loc=b.loc(), dst=dst, mask=mask))
+    return dst
+
+
 def reduce_sync(b: Builder, op: str, x: Operand, mask: Operand = FULL_MASK) -> Value:
     """A 32-bit integer combined over lanes: add, min, max, and, or, xor."""
     dst = b.value(x.dtype)
@@ -316,4 +360,4 @@ def reduce_sync(b: Builder, op: str, x: Operand, mask: Operand = FULL_MASK) -> V
     return dst
 
 
-OPS: tuple[type[Op], ...] = (ShuffleOp, VoteOp, BallotOp, MatchOp, ReduceSyncOp)
+OPS: tuple[type[Op], ...] = (ShuffleOp, VoteOp, BallotOp, MatchOp, ElectOp, ReduceSyncOp)

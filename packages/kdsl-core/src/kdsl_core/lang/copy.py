@@ -95,6 +95,14 @@ def _check(source: Tensor, destination: Tensor, atom: CopyAtom | None) -> None:
             loc=here(),
             fix="convert elements first, or kd.recast one of the views",
         )
+    for tensor in (source, destination):
+        if tensor.space == "cluster" and atom is not None and atom.kind != "universal":
+            raise TypeMismatch(
+                f"{atom.name} reaches the block's own shared memory only, got {tensor!r}",
+                code="K219",
+                loc=here(),
+                fix="leave out atom= for tensors of other blocks",
+            )
     counts = size(source.layout), size(destination.layout)
     if all(isinstance(count, int) for count in counts) and not _same_size(*counts, atom):
         raise LayoutError(

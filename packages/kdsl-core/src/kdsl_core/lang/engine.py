@@ -32,7 +32,7 @@ class Place:
 
 @dataclass(frozen=True, eq=False)
 class Pointer:
-    """Memory behind an address: `space` is "global" or "shared".
+    """Memory behind an address: `space` is "global", "shared" or "cluster" (another block's).
 
     `align` is the proven alignment of `address` in bytes; `name` says whose memory it is.
     """
@@ -53,7 +53,7 @@ class Pointer:
 
     def _plus(self, elements: Scalar, size: int) -> Operand:
         b = builder()
-        if self.space == "shared":
+        if self.space != "global":
             bytes_ = (elements * size).operand
             moved = bytes_ if bytes_.dtype is dt.u32 else convert.bitcast(b, bytes_, dt.u32)
             return arith.binary(b, "add", self.address, moved)

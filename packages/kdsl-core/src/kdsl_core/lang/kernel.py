@@ -71,10 +71,20 @@ class KernelFunction:
         return Launch(self, *launch)
 
     def configure(
-        self, *, grid: Any, block: Any, cluster: Any = None, stream: int | None = None
+        self,
+        *,
+        grid: Any,
+        block: Any,
+        cluster: Any = None,
+        stream: int | None = None,
+        overlap: bool = False,
     ) -> Launch:
-        """A launch with a cluster shape or a stream (a `CUstream` handle) of one's own."""
-        return Launch(self, grid, block, cluster, stream)
+        """A launch with a cluster shape or a stream (a `CUstream` handle) of one's own.
+
+        `overlap` lets it start before the launch ahead of it in the stream has ended; the kernel
+        then orders itself behind that one with `kd.wait_for_dependencies()`.
+        """
+        return Launch(self, grid, block, cluster, stream, overlap)
 
     # -- what it becomes, without a GPU -------------------------------------------------------
     def trace(self, bound: Bound, block: Dim3, cluster: Dim3 | None = None) -> Traced:
@@ -134,20 +144,32 @@ class KernelFunction:
         """Forget what was traced, so that the next use traces again."""
         self._traces.clear()
 
-    def ir(self, *args: Any, block: Any, **statics: Any) -> str:
+    def ir(self, *args: Any, block: Any, cluster: Any = None, **statics: Any) -> str:
         """The IR as text, for arrays or `kd.spec`s."""
-        bound = bind(self.signature, args, statics)
-        return print_kernel(self.trace(bound, extent(block, "block")).kernel)
+        return print_kernel(self._inspected(args, statics, block, cluster).kernel)
 
     def module(
-        self, *args: Any, target: str | Target, block: Any, lines: bool = False, **statics: Any
+        self,
+        *args: Any,
+        target: str | Target,
+        block: Any,
+        cluster: Any = None,
+        lines: bool = False,
+        **statics: Any,
     ) -> PtxModule:
         """The PTX with what a launch needs to know, for arrays or `kd.spec`s.
 
         Raises: TargetError when the target lacks an instruction, ResourceError beyond its limits.
         """
+        traced = self._inspected(args, statics, block, cluster)
+        return self.built(traced, target_of(target), lines)
+
+    def _inspected(
+        self, args: tuple[Any, ...], statics: dict[str, Any], block: Any, cluster: Any
+    ) -> Traced:
         bound = bind(self.signature, args, statics)
-        return self.built(self.trace(bound, extent(block, "block")), target_of(target), lines)
+        blocks = None if cluster is None else extent(cluster, "cluster")
+        return self.trace(bound, extent(block, "block"), blocks)
 
     def built(self, traced: Traced, target: Target, lines: bool = False) -> PtxModule:
         """The PTX of a trace for a target."""
@@ -161,27 +183,34 @@ class KernelFunction:
             traced.modules[target, lines] = module
         return module
 
-    def ptx(self, *args: Any, target: str | Target, block: Any, **statics: Any) -> str:
+    def ptx(
+        self, *args: Any, target: str | Target, block: Any, cluster: Any = None, **statics: Any
+    ) -> str:
         """The PTX text."""
-        return self.module(*args, target=target, block=block, **statics).text
+        return self.module(*args, target=target, block=block, cluster=cluster, **statics).text
 
-    def cubin(self, *args: Any, target: str | Target, block: Any, **statics: Any) -> bytes:
+    def cubin(
+        self, *args: Any, target: str | Target, block: Any, cluster: Any = None, **statics: Any
+    ) -> bytes:
         """The machine code, from the cache or the assembler.
 
         Raises: BuildError without an assembler.
         """
         from kdsl_core.lang.host import runtime
 
-        module = self.module(*args, target=target, block=block, **statics)
+        module = self.module(*args, target=target, block=block, cluster=cluster, **statics)
         payload: bytes = runtime("building a cubin").build(module).payload
         return payload
 
-    def keys(self, *args: Any, block: Any, **statics: Any) -> list[str]:
+    def keys(self, *args: Any, block: Any, cluster: Any = None, **statics: Any) -> list[str]:
         """The specialisations that a call with these arguments needs, as text."""
         bound = bind(self.signature, args, statics)
         parts = [str(item) for item in self._classified(bound)]
         parts += [f"{name} = {type(v).__name__} {v!r}" for name, v in bound.statics.items()]
-        return [f"{self.signature.name}[{extent(block, 'block')}]({'; '.join(parts)})"]
+        sizes = f"{extent(block, 'block')}"
+        if cluster is not None:
+            sizes += f", cluster {extent(cluster, 'cluster')}"
+        return [f"{self.signature.name}[{sizes}]({'; '.join(parts)})"]
 
     def explain_key(self, a: Sequence[Any], b: Sequence[Any], **statics: Any) -> list[str]:
         """Which arguments put two calls into different specialisations, and how."""

@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 
 Dim3 = tuple[int, int, int]
 _MOST_BLOCKS = (2**31 - 1, 65535, 65535)
+_MOST_OF_CLUSTER = 8  # blocks that every chip with clusters can run together
 
 
 def extent(sizes: Any, what: str) -> Dim3:
     """One to three sizes as (x, y, z).
 
-    Raises: ArgumentError K621, ResourceError K404 for a block of too many threads.
+    Raises: ArgumentError K621, ResourceError K404 for a block of too many threads, K435 for a
+    cluster of too many blocks.
     """
     given = sizes if isinstance(sizes, (tuple, list)) else (sizes,)
     whole = [int(n) for n in given if not isinstance(n, (bool, float))]
@@ -45,18 +47,46 @@ def extent(sizes: Any, what: str) -> Dim3:
             code="K404",
             fix="launch more, smaller blocks",
         )
+    if what == "cluster" and math.prod(full) > _MOST_OF_CLUSTER:
+        raise ResourceError(
+            f"a cluster has at most {_MOST_OF_CLUSTER} blocks, got {sizes!r} = {math.prod(full)}",
+            code="K435",
+            fix="launch smaller clusters",
+        )
     return full[0], full[1], full[2]
+
+
+def cluster_of(sizes: Any, grid: Dim3) -> Dim3 | None:
+    """The shape of a cluster that the grid is a multiple of; None when there are no clusters.
+
+    Raises: ArgumentError K636 when the grid is none.
+    """
+    if sizes is None:
+        return None
+    shape = extent(sizes, "cluster")
+    if any(blocks % part for blocks, part in zip(grid, shape, strict=True)):
+        raise ArgumentError(
+            f"the grid is no whole number of clusters: {grid} blocks, clusters of {shape}",
+            code="K636",
+            fix="round each size of the grid up to a multiple of the cluster's; blocks with "
+            "nothing to do may return",
+        )
+    return shape
 
 
 @dataclass(frozen=True)
 class Launch:
-    """A kernel with its grid and block, waiting for arguments."""
+    """A kernel with its grid and block, waiting for arguments.
+
+    `overlap` lets it start before the launch ahead of it in the stream has ended.
+    """
 
     kernel: KernelFunction
     grid: Any
     block: Any
     cluster: Any = None
     stream: int | None = None
+    overlap: bool = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         """Run on the arguments: in the simulator for NumPy arrays, else on their GPU.
@@ -75,7 +105,9 @@ class Launch:
         if self._device(bound) == "cpu":
             from kdsl_core.lang.simulate import simulate_bound
 
-            simulate_bound(self.kernel, grid, extent(self.block, "block"), bound)
+            block = extent(self.block, "block")
+            cluster = cluster_of(self.cluster, grid)
+            simulate_bound(self.kernel, grid, block, bound, cluster=cluster)
         else:
             self._on_gpu(bound, grid)
 
@@ -95,7 +127,7 @@ class Launch:
         host = runtime("a launch on the GPU")
         device = host.common_device(bound.arrays)[1]
         block = extent(self.block, "block")
-        cluster = None if self.cluster is None else extent(self.cluster, "cluster")
+        cluster = cluster_of(self.cluster, grid)
         traced = self.kernel.trace(bound, block, cluster)
         loaded = traced.loaded.get(device)
         if loaded is None:
@@ -104,4 +136,4 @@ class Launch:
         stream = self.stream
         if stream is None:
             stream = host.launch_stream(bound.arrays.values(), device)
-        loaded.launch(grid, block, traced.values(bound), stream, cluster)
+        loaded.launch(grid, block, traced.values(bound), stream, cluster, self.overlap)

@@ -11,7 +11,7 @@ import numpy as np
 from kdsl_core import sim
 from kdsl_core.errors import ArgumentError
 from kdsl_core.lang.arguments import Bound, bind
-from kdsl_core.lang.launch import Dim3, extent
+from kdsl_core.lang.launch import Dim3, cluster_of, extent
 
 if TYPE_CHECKING:
     from kdsl_core.lang.kernel import KernelFunction
@@ -31,6 +31,7 @@ def simulate(
     *,
     grid: Any,
     block: Any,
+    cluster: Any = None,
     args: Sequence[Any],
     kwargs: Mapping[str, Any] | None = None,
     checks: str | Collection[str] = "all",
@@ -41,6 +42,7 @@ def simulate(
 ) -> Simulated:
     """Run a kernel on NumPy arrays, which it writes as a GPU would.
 
+    `cluster` is the shape of a cluster of blocks, in which the grid is cut.
     `checks` is "all" or the hazard codes to look for, `on_hazard` "raise" or "collect",
     `order` "linear" or "shuffle" (blocks and warps in an order drawn from `seed`), `numerics`
     "exact" (the bits of the tensor core) or "fast".
@@ -56,7 +58,9 @@ def simulate(
         "numerics": numerics,
     }
     sizes = grid(*args, **(kwargs or {})) if callable(grid) else grid
-    return simulate_bound(kernel, extent(sizes, "grid"), extent(block, "block"), bound, options)
+    blocks = extent(sizes, "grid")
+    shape = cluster_of(cluster, blocks)
+    return simulate_bound(kernel, blocks, extent(block, "block"), bound, options, shape)
 
 
 def simulate_bound(
@@ -65,18 +69,17 @@ def simulate_bound(
     block: Dim3,
     bound: Bound,
     options: Mapping[str, Any] | None = None,
+    cluster: Dim3 | None = None,
 ) -> Simulated:
     """Run a kernel on arguments that are bound already."""
-    traced = kernel.trace(bound, block)
+    traced = kernel.trace(bound, block, cluster)
     memory = sim.GlobalMemory()
     addresses = {
         name: memory.add(name, _array(name, facts.owner), facts.dtype)
         for name, facts in bound.arrays.items()
     }
-    values = traced.values(bound)
-    params = {}
-    for param, origin, value in zip(traced.kernel.params, traced.origins, values, strict=True):
-        params[param.name] = addresses[origin[1]] if origin[0] == "pointer" else value
+    values = traced.values(bound, addresses)
+    params = {p.name: value for p, value in zip(traced.kernel.params, values, strict=True)}
     result = sim.run(traced.kernel, grid, params, memory.buffers, **(options or {}))
     outputs = tuple(facts.owner for facts in bound.arrays.values())
     return Simulated(outputs, result.hazards, result.profile)

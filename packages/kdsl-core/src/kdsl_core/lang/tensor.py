@@ -95,7 +95,7 @@ class Tensor:
 
     @property
     def space(self) -> str:
-        """ "global", "shared", "register" or "coordinate"."""
+        """ "global", "shared", "cluster", "register" or "coordinate"."""
         if isinstance(self.engine, Pointer):
             return self.engine.space
         return "register" if isinstance(self.engine, Registers) else "coordinate"

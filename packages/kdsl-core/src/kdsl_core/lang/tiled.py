@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from kdsl_core import atoms
-from kdsl_core.atoms import CopyAtom, MmaAtom
+from kdsl_core.atoms import CopyAtom, MmaAtom, WgmmaAtom
 from kdsl_core.dtypes import DType
-from kdsl_core.errors import KdslError, TypeMismatch
-from kdsl_core.ir import Var
+from kdsl_core.errors import KdslError, StagingError, TypeMismatch
 from kdsl_core.isa import arith, register
 from kdsl_core.isa import mma as isa_mma
+from kdsl_core.lang.descriptors import with_own_base
 from kdsl_core.lang.engine import Registers
 from kdsl_core.lang.memory import rmem
+from kdsl_core.lang.scalar import Scalar
 from kdsl_core.lang.tensor import Tensor
 from kdsl_core.lang.tracer import builder
+from kdsl_core.lang.warp_group_gemm import warp_group_gemm, words_of
 from kdsl_core.layout import Layout, size
 from kdsl_core.loc import here
 
@@ -50,15 +52,24 @@ class ThreadMma:
 
     def partition_A(self, tensor: Tensor) -> Tensor:
         """This thread's (V, M, K, …) of a tensor of (M, K, …)."""
-        return view_of(tensor, self.view.partition_A)
+        return self._operand(tensor, "A")
 
     def partition_B(self, tensor: Tensor) -> Tensor:
         """This thread's (V, N, K, …) of a tensor of (N, K, …)."""
-        return view_of(tensor, self.view.partition_B)
+        return self._operand(tensor, "B")
 
     def partition_C(self, tensor: Tensor) -> Tensor:
         """This thread's (V, M, N, …) of a tensor of (M, N, …)."""
         return view_of(tensor, self.view.partition_C)
+
+    def _operand(self, tensor: Tensor, operand: Literal["A", "B"]) -> Tensor:
+        part = view_of(tensor, lambda layout: self.view.partition(operand, layout))
+        atom = self.view.tiled.atom
+        if not isinstance(atom, WgmmaAtom) or tensor.space != "shared":
+            return part
+        if operand == "B":
+            return with_own_base(part, atom.b_major)
+        return with_own_base(part, atom.a_major) if atom.a_from == "shared" else part
 
 
 @dataclass(frozen=True)
@@ -134,17 +145,38 @@ def _over_tensors(plain: atoms.TiledCopy) -> TiledCopy:
 
 
 # -- the product of fragments ------------------------------------------------------------------
-def gemm(mma: TiledMma, a: Tensor, b: Tensor, acc: Tensor) -> None:
+def gemm(mma: TiledMma, a: Tensor, b: Tensor, acc: Tensor, *, accumulate: Any = True) -> None:
     """acc += a · b for fragments a (V, M[, K]), b (V, N[, K]) and acc (V, M, N), in place.
+
+    Where `accumulate` is false, acc = a · b. For `wgmma`, a and b are partitions of shared memory
+    (a may be a fragment), `accumulate` may be a run-time truth value, and the product is only
+    started: kd.wgmma_fence() goes before it, kd.wgmma_commit() and kd.wgmma_wait(…) behind it.
 
     Threads: the warps of the tiled mma, converged.
     Raises: TypeMismatch when a fragment's type or shape is not the atom's.
     """
+    if isinstance(mma.atom, WgmmaAtom):
+        warp_group_gemm(mma, a, b, acc, accumulate)
+        return
     _check_fragments(mma.atom, a, b, acc)
+    _start_from(acc, accumulate)
     depth = size(a.layout[2]) if len(a.layout) > 2 else None
     for k in range(depth or 1):
         a_k, b_k = (a, b) if depth is None else (a[None, None, k], b[None, None, k])
         _outer_product(mma.atom, a_k, b_k, acc)
+
+
+def _start_from(acc: Tensor, accumulate: Any) -> None:
+    """Clear accumulators that are to be replaced."""
+    if isinstance(accumulate, Scalar):
+        raise StagingError(
+            "this instruction always adds to acc; whether it should is known at run time only",
+            code="K449",
+            loc=here(),
+            fix="pass True or False, or clear acc with acc.fill(0) in a kernel `if`",
+        )
+    if not accumulate:
+        acc.fill(0)
 
 
 def _outer_product(atom: MmaAtom, a: Tensor, b: Tensor, acc: Tensor) -> None:
@@ -166,15 +198,6 @@ def _matrix_step(atom: MmaAtom, a: Tensor, b: Tensor, acc: Tensor) -> None:
 def _multiply_add(a: Tensor, b: Tensor, acc: Tensor) -> None:
     (x,), (y,), (d,) = words_of(a), words_of(b), words_of(acc)
     register.assign(builder(), d, arith.fma(builder(), x, y, d))
-
-
-def words_of(fragment: Tensor) -> tuple[Var, ...]:
-    """The register variables behind a fragment whose elements fill whole registers."""
-    engine = fragment.engine
-    assert isinstance(engine, Registers)
-    per = engine.per_variable
-    firsts = [fragment.index(i) for i in range(0, size(fragment.layout), per)]
-    return tuple(engine.variables[first // per] for first in firsts)
 
 
 def _check_fragments(atom: MmaAtom, a: Tensor, b: Tensor, acc: Tensor) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,12 +16,13 @@ from kdsl_core.lang.regions import KERNEL_WHILES, Retrace
 from kdsl_core.lang.scalar import Scalar
 from kdsl_core.lang.signature import Parameter, Signature
 from kdsl_core.lang.tensor import Tensor
+from kdsl_core.lang.tensor_maps import MapEvaluator
 from kdsl_core.lang.tracer import Tracer, tracing
 from kdsl_core.layout import Layout
 from kdsl_core.loc import Loc, raised_at
 
 # Where a parameter's value comes from at launch: ("pointer", array), ("size", array, mode),
-# ("stride", array, mode) or ("scalar", name).
+# ("stride", array, mode), ("scalar", name) or ("tensor_map", spec).
 Origin = tuple[Any, ...]
 _MOST_RETRACES = 64
 
@@ -30,17 +31,37 @@ _MOST_RETRACES = 64
 class Traced:
     """A traced kernel, where its parameters' values come from, and what was built of it.
 
-    `modules` holds PTX by target, `loaded` what a GPU runs by device.
+    `modules` holds PTX by target, `loaded` what a GPU runs by device; `maps` computes the tensor
+    maps, which are the last parameters, from the others.
     """
 
     kernel: Kernel
     origins: list[Origin] = field(default_factory=list)
     modules: dict[Any, Any] = field(default_factory=dict)
     loaded: dict[int, Any] = field(default_factory=dict)
+    maps: list[MapEvaluator] = field(default_factory=list)
 
-    def values(self, bound: Bound) -> list[int | float]:
-        """The parameters' values for a call."""
-        return [_value_of(origin, bound) for origin in self.origins]
+    def values(self, bound: Bound, addresses: Mapping[str, int] | None = None) -> list[Any]:
+        """The parameters' values for a call: numbers, then `ir.TensorMap`s.
+
+        `addresses` says where the arrays are for the simulator.
+        Raises: ArgumentError K630 … K635 for arrays that the TMA unit cannot describe.
+        """
+        values = [
+            addresses[origin[1]]
+            if addresses is not None and origin[0] == "pointer"
+            else _value_of(origin, bound)
+            for origin in self.origins[: len(self.origins) - len(self.maps)]
+        ]
+        return [*values, *(evaluate(values) for evaluate in self.maps)]
+
+    def add_maps(self) -> None:
+        """Note the tensor maps that the trace asked for."""
+        params = self.kernel.params
+        for param in params[len(self.origins) :]:
+            assert param.map is not None
+            self.origins.append(("tensor_map", param.map))
+            self.maps.append(MapEvaluator(param.map, params))
 
 
 def _value_of(origin: Origin, bound: Bound) -> Any:
@@ -78,6 +99,7 @@ def trace(
         except Retrace as again:
             whiles.add(again.site)
             continue
+        traced.add_maps()
         return traced
     raise StagingError(
         f"{signature.name} has more than {_MOST_RETRACES} `while` loops whose tests become values "

@@ -7,7 +7,7 @@ from typing import Any
 from kdsl_core import dtypes as dt
 from kdsl_core.errors import TypeMismatch
 from kdsl_core.ir import Const
-from kdsl_core.isa import async_copy, atomic, barrier, convert, special, warp
+from kdsl_core.isa import async_copy, atomic, barrier, convert, launch, special, warp
 from kdsl_core.lang.scalar import Scalar, as_scalar
 from kdsl_core.lang.tensor import Tensor, operand_of
 from kdsl_core.lang.tracer import builder, current
@@ -15,6 +15,12 @@ from kdsl_core.loc import here
 
 _FULL_MASK = 0xFFFFFFFF
 _AXES = "xyz"
+_PROXY_SPACES = {
+    "shared": "shared::cta",
+    "cluster": "shared::cluster",
+    "global": "global",
+    "all": "",
+}
 
 
 # -- where am I ------------------------------------------------------------------------------
@@ -89,11 +95,13 @@ def sync_warp(mask: int = _FULL_MASK) -> None:
 class named_barrier:
     """One of the block's 16 barriers, for a part of its threads.
 
-    Threads: `threads` counts those that arrive or wait; a multiple of 32.
+    Threads: `threads` counts those that arrive or wait; a multiple of 32. `number` may be a value
+    of the kernel, the same in all lanes of a warp.
     """
 
-    def __init__(self, number: int, threads: int) -> None:
-        if not 0 <= number < 16 or threads % 32 or not 0 < threads <= 1024:
+    def __init__(self, number: int | Scalar, threads: int) -> None:
+        known = isinstance(number, int)
+        if (known and not 0 <= number < 16) or threads % 32 or not 0 < threads <= 1024:
             raise TypeMismatch(
                 f"a named barrier has a number 0 … 15 and a multiple of 32 threads, got "
                 f"{number} and {threads}",
@@ -101,21 +109,37 @@ class named_barrier:
                 loc=here(),
                 fix="round the number of threads up to whole warps",
             )
-        self.number = number
+        self.number = as_scalar(number, dt.u32).operand
         self.threads = threads
 
     def sync(self) -> None:
         """Arrive and wait for the others."""
-        barrier.barrier_sync(builder(), Const(dt.u32, self.number), self.threads)
+        barrier.barrier_sync(builder(), self.number, self.threads)
 
     def arrive(self) -> None:
         """Arrive without waiting."""
-        barrier.barrier_arrive(builder(), Const(dt.u32, self.number), self.threads)
+        barrier.barrier_arrive(builder(), self.number, self.threads)
 
 
 def fence(scope: str = "gpu") -> None:
     """Order this thread's memory accesses as others at `scope` ("cta", "gpu", "sys") see them."""
     barrier.fence(builder(), scope)
+
+
+def fence_proxy_async(space: str = "shared") -> None:
+    """Order this thread's own accesses before it with those of TMA and wgmma after it.
+
+    `space` is "shared", "cluster" (shared memory of any block of it), "global" or "all". Data that
+    a TMA load brought needs no fence, the wait on its mbarrier is enough.
+    """
+    if space not in _PROXY_SPACES:
+        raise TypeMismatch(
+            f"a proxy fence is for one of {', '.join(_PROXY_SPACES)}, got {space!r}",
+            code="K279",
+            loc=here(),
+            fix='write kd.fence_proxy_async() after stores to shared memory, "all" when in doubt',
+        )
+    barrier.fence_proxy(builder(), _PROXY_SPACES[space])
 
 
 def cp_async_commit() -> None:
@@ -129,6 +153,19 @@ def cp_async_wait(pending: int) -> None:
     Memory: makes the finished copies visible to this thread; others need a barrier after it.
     """
     async_copy.cp_async_wait(builder(), pending)
+
+
+def wait_for_dependencies() -> None:
+    """Wait until the kernels that this one was launched behind have ended, and see their results.
+
+    Needed only where a launch may overlap the one before it; otherwise it returns at once.
+    """
+    launch.wait_for_dependencies(builder())
+
+
+def launch_dependents() -> None:
+    """Let the next kernel of the stream start, once every block has said so or has ended."""
+    launch.launch_dependents(builder())
 
 
 # -- lanes -----------------------------------------------------------------------------------
@@ -238,8 +275,10 @@ __all__ = [
     "cp_async_commit",
     "cp_async_wait",
     "fence",
+    "fence_proxy_async",
     "grid_dim",
     "lane_idx",
+    "launch_dependents",
     "named_barrier",
     "operand_of",
     "shfl_down",
@@ -250,6 +289,7 @@ __all__ = [
     "sync_warp",
     "thread_idx",
     "thread_rank",
+    "wait_for_dependencies",
     "warp_idx",
     "warp_reduce",
     "warpgroup_idx",

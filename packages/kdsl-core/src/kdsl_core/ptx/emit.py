@@ -9,15 +9,17 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from kdsl_core.dtypes import boolean
+from kdsl_core.dtypes import DType, boolean, tensor_map
 from kdsl_core.ir import Branch, Const, Exit, Jump, Kernel, Label, Need, Op, Param, Target, flatten
+from kdsl_core.ir.tensor_map import TENSOR_MAP_ALIGN
 from kdsl_core.loc import Loc
 from kdsl_core.ptx.module import PtxModule
-from kdsl_core.ptx.spelling import identifier, parameter_type
+from kdsl_core.ptx.spelling import parameter_type
 from kdsl_core.ptx.writer import SHARED_SYMBOL, Writer
 
 SHARED_ALIGNMENT = 1024
 _CLUSTERS = Need(sm=90, ptx=(7, 8))
+_PARAMETER_ADDRESS = Need(ptx=(7, 7))
 # architecture number → least PTX version that knows the chip, and its "a" variant
 _VERSIONS = {
     80: ((7, 0), (7, 0)),
@@ -56,6 +58,8 @@ def ptx_version(kernel: Kernel, target: Target) -> tuple[int, int]:
     versions = {op.need.ptx for op in kernel.body.walk()}
     if kernel.cluster_dim:
         versions.add(_CLUSTERS.ptx)
+    if any(param.dtype is tensor_map for param in kernel.params):
+        versions.add(_PARAMETER_ADDRESS.ptx)
     return max(_VERSIONS[target.number][target.arch_features], *versions, (7, 0))
 
 
@@ -78,12 +82,12 @@ class _Body:
         for index, instruction in enumerate(program.instructions):
             for label in program.labels_at.get(index, ()):
                 if label in targets:
-                    self.writer.body.append(f"{self._label(label)}:")
+                    self.writer.place_label(self._label(label))
             self._instruction(instruction)
 
     def _label(self, label: Label) -> str:
         if label not in self._labels:
-            self._labels[label] = f"$L_{identifier(label.hint)}_{len(self._labels)}"
+            self._labels[label] = self.writer.label(label.hint)
         return self._labels[label]
 
     def _instruction(self, instruction: Op | Jump | Branch | Exit) -> None:
@@ -126,7 +130,10 @@ class _Body:
     def _load_parameter(self, index: int, param: Param) -> None:
         w, source = self.writer, f"[{self._parameter(index)}]"
         register = w.reg(param.value)
-        if param.dtype is boolean:
+        if param.dtype is tensor_map:  # it stays where it is, its address is taken
+            w.emit(f"mov.b64 {register}, {self._parameter(index)}")
+            w.emit(f"cvta.param.u64 {register}, {register}")
+        elif param.dtype is boolean:
             byte = w.temp("b16")
             w.emit(f"ld.param.u8 {byte}, {source}")
             w.emit(f"setp.ne.s16 {register}, {byte}, 0")
@@ -169,7 +176,7 @@ class _Body:
 
     def _signature(self) -> str:
         params = [
-            f"    .param .{parameter_type(param.dtype)} {self._parameter(index)}"
+            f"    .param {_declaration(param.dtype, self._parameter(index))}"
             for index, param in enumerate(self.kernel.params)
         ]
         listed = "\n" + ",\n".join(params) + "\n" if params else ""
@@ -182,3 +189,10 @@ class _Body:
         if self.kernel.cluster_dim:
             yield ".explicitcluster"
             yield ".reqnctapercluster {}, {}, {}".format(*self.kernel.cluster_dim)
+
+
+def _declaration(dtype: DType, name: str) -> str:
+    """Type and name of a kernel parameter."""
+    if dtype is tensor_map:
+        return f".align {TENSOR_MAP_ALIGN} .b8 {name}[{dtype.bytes}]"
+    return f".{parameter_type(dtype)} {name}"

@@ -31,6 +31,7 @@ class Writer:
         self._constants: dict[Const, str] = {}
         self._strings: dict[str, str] = {}
         self._used: Counter[str] = Counter()
+        self._labels = 0
 
     # -- the PtxWriter interface -----------------------------------------------------------
     def reg(self, operand: Operand) -> str:
@@ -54,6 +55,15 @@ class Writer:
     def shared_address(self, alloc: SharedAlloc) -> str:
         """The allocation's place in the kernel's one dynamic array."""
         return f"{SHARED_SYMBOL}+{alloc.offset}" if alloc.offset else SHARED_SYMBOL
+
+    def label(self, hint: str) -> str:
+        """A fresh label's name."""
+        self._labels += 1
+        return f"$L_{identifier(hint)}_{self._labels - 1}"
+
+    def place_label(self, label: str) -> None:
+        """Put a label before the next instruction."""
+        self.body.append(f"{label}:")
 
     def declare(self, text: str) -> None:
         """Put a declaration before the kernel, once."""

@@ -26,7 +26,7 @@ class Barriers:
         self.expected = np.zeros((blocks, NUMBERS), np.int64)
         self.pc = np.zeros((blocks, NUMBERS, warps), np.int64)
         self._whole_block = np.zeros((blocks, NUMBERS), bool)
-        self._clock = np.zeros((blocks, NUMBERS, warps), np.int64)
+        self._clock = batch.clocks.table(blocks * NUMBERS)
         self._idle = True
 
     def needed(self, index: Array, threads: int | None) -> Array:
@@ -53,8 +53,7 @@ class Barriers:
         self._idle = False
         blocks, local = batch.block_of[index], batch.local[index]
         batch.clocks.tick(index)
-        clock = self._clock[:, number]
-        np.maximum.at(clock, blocks, batch.clocks.known[index])
+        self._clock.add(blocks * NUMBERS + number, batch.clocks.past[index])
         self.arrived[blocks, number, local] = True
         self.waiting[blocks, number, local] |= wait
         self.expected[blocks, number] = need
@@ -81,11 +80,11 @@ class Barriers:
             return np.zeros(0, np.int64)
         where, local = np.nonzero(self.waiting[done, number])
         free = done[where] * batch.warps_per_block + local
-        batch.clocks.join(free, self._clock[done[where], number])
+        batch.clocks.join(free, self._clock.rows[done[where] * NUMBERS + number])
         self.arrived[done, number] = False
         self.waiting[done, number] = False
         self.expected[done, number] = 0
-        self._clock[done, number] = 0
+        self._clock.rows[done * NUMBERS + number] = 0
         self._idle = not self.arrived.any()
         return np.asarray(free)
 

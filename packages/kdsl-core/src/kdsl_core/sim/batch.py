@@ -10,14 +10,24 @@ from kdsl_core.sim.clocks import Clocks
 from kdsl_core.sim.groups import LANES
 
 SHARED_BASE = 0x400  # not zero, so that a null shared address is found
+RANK_SHIFT = 24  # a cluster address holds the block's rank + 1 in its top byte
 _ALIGN = 128
 
 
 class Batch:
-    """Some blocks of the grid that run side by side; warps are rows, block after block."""
+    """Some blocks of the grid that run side by side; warps are rows, block after block.
+
+    Blocks of a cluster stand together, in the order of their ranks.
+    """
 
     def __init__(
-        self, kernel: Kernel, grid: tuple[int, int, int], blocks: Array, initial: int = 0
+        self,
+        kernel: Kernel,
+        grid: tuple[int, int, int],
+        blocks: Array,
+        initial: int = 0,
+        *,
+        wgmma: bool = False,
     ) -> None:
         self.block_dim = kernel.block_dim
         self.grid = grid
@@ -25,8 +35,12 @@ class Batch:
         self.threads = kernel.threads
         self.warps_per_block = -(-kernel.threads // LANES)
         self.rows = blocks.size * self.warps_per_block
+        self.cluster_dim = kernel.cluster_dim or (1, 1, 1)
+        self.blocks_per_cluster = int(np.prod(self.cluster_dim))
         self.local = np.tile(np.arange(self.warps_per_block), blocks.size)
         self.block_of = np.repeat(np.arange(blocks.size), self.warps_per_block)
+        size = self.blocks_per_cluster
+        self.first_block = blocks[self.block_of // size * size]  # names the cluster of a row
         tid = self.local[:, None] * LANES + np.arange(LANES)
         self.exist = tid < kernel.threads
         self.alive = self.exist.copy()
@@ -34,7 +48,9 @@ class Batch:
         self.shared_bytes = kernel.shared_bytes
         self.shared_stride = -(-kernel.shared_bytes // _ALIGN) * _ALIGN
         self.shared = np.full(blocks.size * self.shared_stride, initial, np.uint8)
-        self.clocks = Clocks(blocks.size, self.warps_per_block)
+        self.clocks = Clocks(
+            blocks.size, self.warps_per_block, self.blocks_per_cluster, wgmma=wgmma
+        )
 
     def _special_registers(self, tid: Array) -> dict[str, Array]:
         x, y, _ = self.block_dim
@@ -50,14 +66,28 @@ class Batch:
             "laneid": np.arange(LANES)[None, :],
             "warpid": self.local[:, None],
         }
-        for axis, size, count in zip("xyz", self.block_dim, self.grid, strict=True):
-            found[f"ntid.{axis}"] = np.array([[size]])
-            found[f"nctaid.{axis}"] = np.array([[count]])
+        found["cluster_ctarank"] = self.block_of[:, None] % self.blocks_per_cluster
+        for at, axis in enumerate("xyz"):
+            blocks, size = self.grid[at], self.cluster_dim[at]
+            found[f"ntid.{axis}"] = np.array([[self.block_dim[at]]])
+            found[f"nctaid.{axis}"] = np.array([[blocks]])
+            found[f"cluster_ctaid.{axis}"] = found[f"ctaid.{axis}"] % size
+            found[f"clusterid.{axis}"] = found[f"ctaid.{axis}"] // size
+            found[f"cluster_nctaid.{axis}"] = np.array([[size]])
+            found[f"nclusterid.{axis}"] = np.array([[blocks // size]])
         return {name: value.astype(np.uint32) for name, value in found.items()}
 
     def block_coordinate(self, row: int) -> tuple[int, int, int]:
         """(x, y, z) of the block that a row's warp belongs to."""
-        block = int(self.blocks[self.block_of[row]])
+        return self._coordinate(int(self.blocks[self.block_of[row]]))
+
+    def coordinate_in_cluster(self, first_block: int, rank: int) -> tuple[int, int, int]:
+        """(x, y, z) of a block of the cluster whose first block has a linear number."""
+        x, y, z = self._coordinate(first_block)
+        cx, cy, _ = self.cluster_dim
+        return x + rank % cx, y + rank // cx % cy, z + rank // (cx * cy)
+
+    def _coordinate(self, block: int) -> tuple[int, int, int]:
         gx, gy, _ = self.grid
         return block % gx, block // gx % gy, block // (gx * gy)
 
@@ -66,3 +96,10 @@ class Batch:
         tid = int(self.local[row]) * LANES + lane
         x, y, _ = self.block_dim
         return tid % x, tid // x % y, tid // (x * y)
+
+
+def cluster_order(grid: tuple[int, int, int], cluster: tuple[int, int, int]) -> Array:
+    """Linear block numbers (clusters, blocks of a cluster), blocks in the order of their ranks."""
+    (gx, gy, gz), (cx, cy, cz) = grid, cluster
+    numbers = np.arange(gx * gy * gz).reshape(gz // cz, cz, gy // cy, cy, gx // cx, cx)
+    return np.asarray(numbers.transpose(0, 2, 4, 1, 3, 5).reshape(-1, cx * cy * cz))

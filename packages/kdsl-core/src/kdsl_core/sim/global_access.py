@@ -14,7 +14,7 @@ from kdsl_core.sim.batch import Batch
 from kdsl_core.sim.global_shadow import GlobalShadow, Releases
 from kdsl_core.sim.memory import Allocation, GlobalStore, gather, scatter, update_in_turn
 from kdsl_core.sim.reporting import Reporter
-from kdsl_core.sim.shadow import Conflict, entry_thread
+from kdsl_core.sim.entries import Conflict, entry_thread
 
 
 class GlobalAccess:
@@ -32,42 +32,69 @@ class GlobalAccess:
                 shadow = GlobalShadow(allocation.data.size, self.releases)
                 self._shadows[id(allocation)] = shadow
 
-    def load(self, access: Access) -> Array:
+    def begin(self, batch: Batch) -> None:
+        """Run for another batch of blocks from now on."""
+        self.batch = batch
+        for shadow in self._shadows.values():
+            shadow.begin(batch.clocks)
+
+    def finish_stores(self, finished: Array) -> None:
+        """Asynchronous stores of groups below `finished` (rows, 32) are done."""
+        for shadow in self._shadows.values():
+            shadow.finish_stores(finished)
+
+    def expect(self, access: Access) -> None:
+        """Report addresses that no tensor has."""
+        if self._whole(access) is None:
+            for _ in self._split(access):
+                pass
+
+    def load(self, access: Access, *, asynchronous: bool = False) -> Array:
         """Bytes (L, size); zeros where no tensor is."""
+        verb = "fetches" if asynchronous else "reads"
         whole = self._whole(access)
         if whole is not None:
-            self._check(whole, access, "reads")
+            self._check(whole, access, verb)
             return gather(whole.data, access.address - whole.origin, access.size)
         found = np.zeros((access.address.size, access.size), np.uint8)
         for allocation, chosen in self._split(access):
             part = access.take(chosen)
-            self._check(allocation, part, "reads")
+            self._check(allocation, part, verb)
             found[chosen] = gather(allocation.data, part.address - allocation.origin, access.size)
         return found
 
-    def store(self, access: Access, data: Array) -> None:
-        """Write bytes (L, size); dropped where no tensor is."""
+    def store(self, access: Access, data: Array, group: Array | None = None) -> None:
+        """Write bytes (L, size); dropped where no tensor is.
+
+        A `group` (L,) of bulk copies makes it a store that goes on until the group is done.
+        """
         whole = self._whole(access)
         if whole is not None:
-            self._write(whole, access, data)
+            self._write(whole, access, data, group)
             return
         for allocation, chosen in self._split(access):
-            self._write(allocation, access.take(chosen), data[chosen])
+            part = None if group is None else group[chosen]
+            self._write(allocation, access.take(chosen), data[chosen], part)
 
     def atomic(
-        self, access: Access, dtype: np.dtype[Any], update: Callable[[Array, Array], Array]
+        self,
+        access: Access,
+        dtype: np.dtype[Any],
+        update: Callable[[Array, Array], Array],
+        group: Array | None = None,
     ) -> Array:
         """Read-modify-write one thread after the other; the old values (L,)."""
         old = np.zeros(access.address.size, dtype)
-        if self.batch is not None:
+        if self.batch is not None and group is None:
             rows = np.unique(access.row)
             self.batch.clocks.atomic(rows)
-            self.releases.atomic(self.batch.blocks[self.batch.block_of[rows]])
+            self.releases.atomic(self.batch.first_block[rows])
         for allocation, chosen in self._split(access):
             if not allocation.writeable:
                 self._reporter.bad_address("oob", access, "global", chosen, read_only=True)
                 continue
-            self._check(allocation, access.take(chosen), "updates", atomic=True)
+            part = None if group is None else group[chosen]
+            self._check(allocation, access.take(chosen), "updates", part, atomic=True)
             allocation.written = True
             words = allocation.data.view(dtype)
             which = np.nonzero(chosen)[0]
@@ -76,7 +103,9 @@ class GlobalAccess:
             old[which] = update_in_turn(words, place, part)
         return old
 
-    def _write(self, allocation: Allocation, access: Access, data: Array) -> None:
+    def _write(
+        self, allocation: Allocation, access: Access, data: Array, group: Array | None
+    ) -> None:
         offset = access.address - allocation.origin
         if not allocation.writeable:
             everywhere = np.ones(offset.shape, bool)
@@ -84,7 +113,7 @@ class GlobalAccess:
             return
         scatter(allocation.data, offset, data)
         allocation.written = True
-        within = self._check(allocation, access, "writes")
+        within = self._check(allocation, access, "writes", group)
         if within is not None:
             stays = (gather(allocation.data, offset, access.size) == data).all(axis=1)
             real = self._of_other_value(access, within, stays)
@@ -92,30 +121,46 @@ class GlobalAccess:
                 self._reporter.conflict(access, real, "global", "writes")
 
     def _check(
-        self, allocation: Allocation, access: Access, verb: str, atomic: bool = False
+        self,
+        allocation: Allocation,
+        access: Access,
+        verb: str,
+        group: Array | None = None,
+        *,
+        atomic: bool = False,
     ) -> Conflict | None:
         shadow = self._shadows.get(id(allocation))
         if shadow is None or self.batch is None:
             return None
         batch, within = self.batch, None
-        block = batch.blocks[batch.block_of[access.row]]
+        cluster = batch.first_block[access.row]
         offset = access.address - allocation.origin
-        if verb == "reads":
-            found = shadow.read(batch.clocks, access, offset, block)
+        if verb in ("reads", "fetches"):
+            found = shadow.read(
+                batch.clocks, access, offset, cluster, asynchronous=verb == "fetches"
+            )
         else:
-            found, within = shadow.write(batch.clocks, access, offset, block, atomic)
+            found, within = shadow.write(
+                batch.clocks, access, offset, cluster, atomic=atomic, group=group
+            )
         for conflict in found:
             self._reporter.conflict(access, conflict, "global", verb)
         return within
 
     def _of_other_value(self, access: Access, within: Conflict, stays: Array) -> Conflict:
         """Leave out lanes of one warp that wrote the same value at once: no order can differ."""
-        assert self.batch is not None and within.block is not None
+        assert self.batch is not None and within.cluster is not None
         row = access.row[within.at]
         warps = np.array([entry_thread(entry)[0] for entry in within.entry.tolist()])
-        foreign = within.block != self.batch.blocks[self.batch.block_of[row]]
-        real = foreign | (warps != self.batch.local[row]) | ~stays[within.at]
-        return Conflict("race", within.at[real], within.entry[real], "wrote", within.block[real])
+        foreign = within.cluster != self.batch.first_block[row]
+        real = foreign | (warps != self.batch.clocks.local[row]) | ~stays[within.at]
+        return Conflict("race", within.at[real], within.entry[real], "wrote", within.cluster[real])
+
+    def expect(self, access: Access) -> None:
+        """Report addresses that no tensor has, without reading there."""
+        lost = self._store.locate(access.address, access.size) < 0
+        if lost.any():
+            self._reporter.bad_address("oob", access, "global", lost)
 
     # -- which allocation ------------------------------------------------------------------
     def _whole(self, access: Access) -> Allocation | None:

@@ -18,10 +18,15 @@ class Group:
 
     `index` are the warps' rows in the batch, ascending; `rows` selects them from an array, as a
     slice where they are contiguous. `mask` is bool (W, 32), or None when all lanes take part.
-    Groups of different `team`s never merge.
+    Groups of different `team`s never merge. A group that waits does so for something of the kind
+    `waits_for`, since it executed the instruction `stopped`; one that is `alone` waits no longer
+    for lanes of its warps that are elsewhere.
     """
 
-    __slots__ = ("_lanes", "_threads", "back_jumps", "full", "index", "mask", "pc", "rows", "team")
+    __slots__ = (
+        "_lanes", "_threads", "alone", "back_jumps", "full", "index", "mask", "pc", "rows", "stopped",
+        "team", "waits_for",
+    )  # fmt: skip
 
     def __init__(self, index: Array, mask: Array | None, pc: int, total: int, team: int) -> None:
         self.index = index
@@ -29,6 +34,9 @@ class Group:
         self.pc = pc
         self.team = team
         self.back_jumps = 0
+        self.waits_for = ""
+        self.stopped = pc
+        self.alone = False
         self.rows: Rows = index
         if index.size and int(index[-1]) - int(index[0]) + 1 == index.size:
             self.rows = slice(int(index[0]), int(index[-1]) + 1)

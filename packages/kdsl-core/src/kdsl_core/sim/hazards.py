@@ -11,7 +11,7 @@ from kdsl_core.loc import Loc
 # error code → the hazard that it carries, and what that is
 HAZARDS = {
     "K501": "race: two accesses to a byte, one of them a write, that nothing orders",
-    "K502": "inflight: bytes touched that an asynchronous copy is still writing",
+    "K502": "inflight: bytes or registers touched that an asynchronous unit is still using",
     "K503": "oob: an address outside of every tensor, or of the block's shared memory",
     "K504": "uninit: bytes or a register read before anybody wrote them",
     "K505": "misaligned: an address that the size of its access does not divide",
@@ -19,6 +19,8 @@ HAZARDS = {
     "K507": "barrier: counts that cannot be met, or lanes that are missing",
     "K508": "value: a failed assertion, or an operand for which the result is undefined",
     "K510": "runaway: more instructions than the run was given",
+    "K512": "proxy: bytes that an asynchronous unit touches before a proxy fence shows them to it",
+    "K513": "exited: shared memory of a block of the cluster that may have ended",
 }
 ERROR_CODES = {text.split(":")[0]: code for code, text in HAZARDS.items()}
 ALL_CHECKS = frozenset(ERROR_CODES)

@@ -9,17 +9,11 @@ from kdsl_core.ir.flat import Instruction
 from kdsl_core.ir.protocols import Array
 from kdsl_core.loc import Loc
 from kdsl_core.sim.access import Access
-from kdsl_core.sim.batch import SHARED_BASE, Batch
+from kdsl_core.sim.batch import RANK_SHIFT, SHARED_BASE, Batch
+from kdsl_core.sim.conflict_words import words
+from kdsl_core.sim.entries import Conflict, entry_pc
 from kdsl_core.sim.hazards import Findings, Hazard
 from kdsl_core.sim.memory import GlobalStore
-from kdsl_core.sim.shadow import Conflict, entry_pc, entry_thread
-
-_FIX_RACE = {
-    "lanes": "put kd.sync_warp() between the two accesses",
-    "warps": "put kd.sync_threads(), or a named barrier of both warps, between the two accesses",
-    "blocks": "blocks of one launch are not ordered: give each its own elements, use atomics, or "
-    "split the kernel in two launches",
-}
 
 
 class Reporter:
@@ -68,7 +62,7 @@ class Reporter:
         elif code == "misaligned":
             text = f"which {size & -size} does not divide"
             fix = "use a narrower access, or align the row starts"
-        elif space == "shared":
+        elif space != "global":
             text = f"outside of the {self._kernel.shared_bytes} bytes that the block has"
             fix = "allocate more shared memory, or correct the index"
         self.at_thread(
@@ -81,9 +75,23 @@ class Reporter:
             fix=fix,
         )
 
+    def over_barrier(self, access: Access, bad: Array, verb: str) -> None:
+        """Ordinary accesses to the bytes of live mbarriers."""
+        at = int(np.nonzero(bad)[0][0])
+        address = int(access.address[at])
+        self.at_thread(
+            "barrier",
+            access.pc,
+            int(access.row[at]),
+            int(access.lane[at]),
+            f"{verb} {self.place('shared', address)}, where an mbarrier lives",
+            address=address,
+            fix="keep mbarriers and data apart, or end the mbarrier's life first",
+        )
+
     def conflict(self, access: Access, conflict: Conflict, space: str, verb: str) -> None:
         """One hazard for each line of the other party."""
-        lines = conflict.entry >> 11 & ((1 << 21) - 1)
+        lines = entry_pc(conflict.entry)
         for pc in np.unique(lines).tolist():
             first = int(np.nonzero(lines == pc)[0][0])
             other_loc = self.loc(pc) if conflict.code != "uninit" else None
@@ -93,7 +101,7 @@ class Reporter:
     def _report(
         self, access: Access, conflict: Conflict, first: int, space: str, verb: str
     ) -> None:
-        at, entry = int(conflict.at[first]), int(conflict.entry[first])
+        at = int(conflict.at[first])
         row, lane = int(access.row[at]), int(access.lane[at])
         address = int(access.address[at])
         where = self.place(space, address)
@@ -104,39 +112,28 @@ class Reporter:
                 fix="write the bytes first; a barrier does not fill them",
             )  # fmt: skip
             return
-        who, fix = self._other(conflict, first, row)
-        other_loc = self.loc(entry_pc(entry))
-        if conflict.code == "inflight":
-            text = f"{verb} {where}, into which {who} still copies asynchronously"
-            fix = "kd.cp_async_wait(n) in the copying thread, then kd.sync_threads()"
-            did = "the copy was started"
-        else:
-            did = {"wrote": "written", "read": "read", "copies": "written"}[conflict.other]
-            text = f"{verb} {where}, which {who} {conflict.other}, and nothing orders the two"
+        assert self.batch is not None
+        said = words(self.batch, access, conflict, first, where, verb, space)
         self.at_thread(
-            conflict.code, access.pc, row, lane, text, other_loc=other_loc,
-            other_did=did if conflict.code == "inflight" else f"{did} by {who}",
-            address=address, fix=fix,
+            conflict.code, access.pc, row, lane, said.text,
+            other_loc=self.loc(int(entry_pc(conflict.entry)[first])), other_did=said.did,
+            address=address, fix=said.fix,
         )  # fmt: skip
 
-    def _other(self, conflict: Conflict, first: int, row: int) -> tuple[str, str]:
-        batch = self.batch
-        assert batch is not None
-        warp, lane = entry_thread(int(conflict.entry[first]))
-        mine = int(batch.blocks[batch.block_of[row]])
-        block = mine if conflict.block is None else int(conflict.block[first])
-        base = row - int(batch.local[row])
-        who = f"thread {_tuple(batch.thread_coordinate(base + warp, lane))}"
-        if block != mine:
-            gx, gy, _ = batch.grid
-            place = (block % gx, block // gx % gy, block // (gx * gy))
-            return f"{who} of block {_tuple(place)}", _FIX_RACE["blocks"]
-        kind = "lanes" if warp == int(batch.local[row]) else "warps"
-        return f"{who} of the same {'warp' if kind == 'lanes' else 'block'}", _FIX_RACE[kind]
+    def barrier_place(self, address: int) -> str:
+        """An mbarrier as people know it: the shared allocation's name and an index."""
+        offset = (address & (1 << RANK_SHIFT) - 1) - SHARED_BASE
+        rank = address >> RANK_SHIFT
+        where = f" of block {rank - 1} of the cluster" if rank else ""
+        for alloc in self._kernel.shared:
+            if alloc.offset <= offset < alloc.offset + alloc.bytes:
+                index = f"[{(offset - alloc.offset) // 8}]" if alloc.bytes > 8 else ""
+                return f"mbarrier {alloc.name}{index}{where}"
+        return f"mbarrier at shared address {address:#x}"
 
     def place(self, space: str, address: int) -> str:
         """An address as people know it: tensor and element, or allocation and byte."""
-        if space == "shared":
+        if space != "global":
             return self._shared_place(address)
         allocation = self._store.find(address, address + 1)
         if allocation is None:
@@ -156,10 +153,12 @@ class Reporter:
         return f"{buffer.name}[{', '.join(map(str, element))}]"
 
     def _shared_place(self, address: int) -> str:
-        offset = address - SHARED_BASE
+        rank = address >> RANK_SHIFT
+        offset = (address & (1 << RANK_SHIFT) - 1) - SHARED_BASE
+        where = f" of block {rank - 1} of the cluster" if rank else ""
         for alloc in self._kernel.shared:
             if alloc.offset <= offset < alloc.offset + alloc.bytes:
-                return f"byte {offset - alloc.offset} of shared {alloc.name}"
+                return f"byte {offset - alloc.offset} of shared {alloc.name}{where}"
         return f"shared address {address:#x}"
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 
 from kdsl_core.errors import ArgumentError
-from kdsl_core.ir import Kernel, flatten
+from kdsl_core.ir import Kernel, TensorMap, flatten
 from kdsl_core.ir.flat import FlatProgram
 from kdsl_core.ir.protocols import Array
-from kdsl_core.sim.batch import Batch
+from kdsl_core.sim.batch import Batch, cluster_order
 from kdsl_core.sim.counters import Counters, Profile, profile_of
+from kdsl_core.sim.flights import wgmma_registers
 from kdsl_core.sim.global_access import GlobalAccess
 from kdsl_core.sim.hazards import Findings, Hazard, checks_of
 from kdsl_core.sim.machine import SimMachine
@@ -27,6 +28,11 @@ WARPS_IN_FLIGHT = 256
 SHARED_IN_FLIGHT = 4 << 20  # bytes; their shadow takes up to 256 times as much
 MAX_INSTRUCTIONS = 20_000_000
 
+MAP_BASE = 0x6000_0000_0000  # where parameters that are tensor maps have their generic addresses
+MAP_BYTES = 128
+
+Given: TypeAlias = "int | float | TensorMap"
+
 
 @dataclass(frozen=True)
 class Result:
@@ -39,7 +45,7 @@ class Result:
 def run(
     kernel: Kernel,
     grid: tuple[int, int, int],
-    params: Mapping[str, int | float],
+    params: Mapping[str, Given],
     buffers: Sequence[Buffer] = (),
     *,
     checks: str | Collection[str] = "all",
@@ -53,7 +59,8 @@ def run(
 ) -> Result:
     """Run every block of the grid and write the buffers' arrays.
 
-    `params` gives each kernel parameter by name, pointers as virtual addresses of `GlobalMemory`.
+    `params` gives each kernel parameter by name, pointers as virtual addresses of `GlobalMemory`;
+    tensor maps hold such addresses.
     `checks` is "all" or the hazard codes to look for. `order="shuffle"` varies the order of blocks
     and warps from `seed`. `numerics="fast"` lets tensor-core instructions round like NumPy.
     `progress` shows a bar after two seconds; None means: on a terminal. A run ends with a hazard
@@ -100,7 +107,7 @@ class _Launch:
         self,
         kernel: Kernel,
         grid: tuple[int, int, int],
-        params: Mapping[str, int | float],
+        params: Mapping[str, Given],
         buffers: Sequence[Buffer],
         checks: frozenset[str],
         on_hazard: str,
@@ -108,29 +115,29 @@ class _Launch:
     ) -> None:
         self.kernel = kernel
         self.grid = grid
-        self.params = params
+        self.words, self.maps = _place_maps(params)
         self.program: FlatProgram = flatten(kernel)
+        self._watched = wgmma_registers(self.program)
         self.findings = Findings(checks, on_hazard)
         self.store = GlobalStore(buffers)
         instructions = self.program.instructions
         self.counters = Counters(instructions, profile)
         self.reporter = Reporter(kernel, instructions, self.store, self.findings)
         written = written_parameters(kernel)
-        addresses = [int(params[p.name]) for p in kernel.params if p.name in written]
+        addresses = [_address(params[p.name]) for p in kernel.params if p.name in written]
         found = [self.store.find(a, a + 1) for a in addresses]
         allocations = list({id(a): a for a in found if a is not None}.values())
         self.memory = GlobalAccess(self.store, self.reporter, allocations)
 
     def batches(self, rng: np.random.Generator | None) -> list[Array]:
         """Linear block numbers, a batch at a time."""
-        count = int(np.prod(self.grid))
-        blocks = np.arange(count) if rng is None else rng.permutation(count)
+        clusters = cluster_order(self.grid, self.kernel.cluster_dim or (1, 1, 1))
+        if rng is not None:
+            clusters = clusters[rng.permutation(len(clusters))]
         warps = -(-self.kernel.threads // 32)
-        at_once = min(
-            WARPS_IN_FLIGHT // warps, SHARED_IN_FLIGHT // max(self.kernel.shared_bytes, 1)
-        )
-        at_once = max(at_once, 1)
-        return [blocks[i : i + at_once] for i in range(0, count, at_once)]
+        blocks = min(WARPS_IN_FLIGHT // warps, SHARED_IN_FLIGHT // max(self.kernel.shared_bytes, 1))
+        at_once = max(blocks // clusters.shape[1], 1)
+        return [clusters[i : i + at_once].reshape(-1) for i in range(0, len(clusters), at_once)]
 
     def run_batch(
         self,
@@ -140,11 +147,33 @@ class _Launch:
         rng: np.random.Generator | None,
     ) -> None:
         """Run some blocks side by side."""
-        batch = Batch(self.kernel, self.grid, blocks)
-        self.reporter.batch = self.memory.batch = batch
+        batch = Batch(self.kernel, self.grid, blocks, wgmma=bool(self._watched))
+        self.reporter.batch = batch
+        self.memory.begin(batch)
         machine = SimMachine(
-            self.kernel, batch, self.memory, self.reporter, self.counters, numerics
-        )
+            self.kernel, batch, self.memory, self.reporter, self.counters, numerics, self.maps,
+            self._watched,
+        )  # fmt: skip
         for param in self.kernel.params:
-            machine.registers.set_uniform(param.value, self.params[param.name])
+            machine.registers.set_uniform(param.value, self.words[param.name])
         Scheduler(self.program, machine, self.counters.steps, budget, rng).run()
+
+
+def _address(param: Given) -> int:
+    """Where the memory lies that a pointer or tensor map names."""
+    return param.address if isinstance(param, TensorMap) else int(param)
+
+
+def _place_maps(
+    params: Mapping[str, Given],
+) -> tuple[dict[str, int | float], dict[int, TensorMap]]:
+    """The words that kernels hold, where a tensor map is its address, and the maps by address."""
+    words: dict[str, int | float] = {}
+    maps: dict[int, TensorMap] = {}
+    for name, given in params.items():
+        if isinstance(given, TensorMap):
+            words[name] = MAP_BASE + MAP_BYTES * len(maps)
+            maps[MAP_BASE + MAP_BYTES * len(maps)] = given
+        else:
+            words[name] = given
+    return words, maps

@@ -9,6 +9,8 @@ import numpy as np
 from kdsl_core.ir import Effect, Op
 from kdsl_core.ir.flat import Branch, Exit, FlatProgram, Jump
 from kdsl_core.ir.protocols import Array
+from kdsl_core.sim.deadlock import meanwhile, report_deadlock
+from kdsl_core.sim.flights import WGMMA
 from kdsl_core.sim.groups import Group, merge
 from kdsl_core.sim.hazards import Hazard
 from kdsl_core.sim.machine import SimMachine
@@ -46,6 +48,7 @@ class Scheduler:
         self._instructions = program.instructions
         self._aligned = [_is_aligned(i) for i in program.instructions]
         self._fills_in = [isinstance(i, Op) and i.fills_in for i in program.instructions]
+        self._in_wgmma = [isinstance(i, Op) and i.NAME == WGMMA for i in program.instructions]
         self._machine = machine
         self._total = machine.batch.rows
         self._steps = steps
@@ -53,6 +56,7 @@ class Scheduler:
         self._rng = rng
         self._ready: list[Group] = []
         self._parked: list[Group] = []
+        self._partial: list[Group] = []
         self._deal()
 
     def _deal(self) -> None:
@@ -66,10 +70,13 @@ class Scheduler:
 
     def run(self) -> None:
         """Run every group to its end."""
-        while self._ready:
-            self._run(self._next())
+        while self._ready or self._partial:
+            if self._ready:
+                self._run(self._next())
+            else:
+                self._go_on_without_lanes()
         if self._parked:
-            self._report_deadlock()
+            report_deadlock(self._machine, self._parked)
 
     # -- choice ------------------------------------------------------------------------------
     def _next(self) -> Group:
@@ -131,10 +138,16 @@ class Scheduler:
             machine.group, machine.pc = group, pc
             if isinstance(instruction, Op):
                 if self._aligned[pc] and group.mask is not None:
+                    together = self._converge(group)
+                    if together is None:
+                        return
+                    machine.group = group = together
+                    size = group.size
+                    steps[pc] += size
                     machine.require_converged(whole=Effect.SYNC not in instruction.effects)
-                machine.fills_in = self._fills_in[pc]
+                machine.fills_in, machine.in_wgmma = self._fills_in[pc], self._in_wgmma[pc]
                 instruction.simulate(machine)
-                group.pc = pc + 1
+                group.pc, group.alone = pc + 1, False
                 if machine.held is not None or machine.freed:
                     self._after_wait(group)
                     return
@@ -147,6 +160,31 @@ class Scheduler:
             else:
                 self._exit(group, instruction)
                 return
+
+    def _converge(self, group: Group) -> Group | None:
+        """The warps whose living lanes are all here, at an instruction for all of them together.
+
+        The others wait for their lanes, as compiled code does where branches end.
+        """
+        self._steps[group.pc] -= group.size
+        if group.alone:
+            return group
+        same = [g for g in self._partial if g.pc == group.pc and g.team == group.team]
+        self._partial = [g for g in self._partial if not any(g is s for s in same)]
+        merged = merge([group, *same], self._total)
+        missing = (self._machine.batch.alive[merged.rows] & ~merged.lanes()).any(axis=1)
+        waiting = merged.keep(missing, merged.pc, self._total)
+        if waiting is not None:
+            self._partial.append(waiting)
+        together = merged.keep(~missing, merged.pc, self._total)
+        return merged if waiting is None else together
+
+    def _go_on_without_lanes(self) -> None:
+        """Nobody else can run: lanes that wait for others of their warp go on without them."""
+        first = min(self._partial, key=lambda g: (g.pc, int(g.index[0])))
+        self._partial = [g for g in self._partial if g is not first]
+        first.alone = True
+        self._ready.append(first)
 
     def _jump(self, group: Group, target: int) -> bool:
         """Continue at `target`; False when another group's turn has come."""
@@ -194,104 +232,59 @@ class Scheduler:
 
     def _exit(self, group: Group, instruction: Exit) -> None:
         batch, machine = self._machine.batch, self._machine
+        machine.group = group
+        machine.end()
         batch.alive[group.rows] &= False if group.mask is None else ~group.mask
+        machine.ended()
         if self._parked:
-            self._wake(machine.barriers.warps_ended())
+            self._wake("barrier", machine.barriers.warps_ended())
+            self._wake("cluster", machine.cluster_barriers.complete())
 
     def _after_wait(self, group: Group) -> None:
         """Park the warps that wait, go on with the others, and wake those set free."""
         machine = self._machine
         held, freed = machine.held, machine.freed
         machine.held, machine.freed = None, []
-        for rows in freed:
-            self._wake(rows)
+        for kind, rows in freed:
+            self._wake(kind, rows)
         if held is None:
             self._ready.append(group)
             return
-        for rows, queue in ((held, self._parked), (~held, self._ready)):
-            part = group.keep(rows, group.pc, self._total)
-            if part is not None:
-                queue.append(part)
+        waiting = group.keep(held, group.pc - machine.again, self._total)
+        if waiting is not None:
+            waiting.waits_for, waiting.stopped = machine.waits_for, group.pc - 1
+            self._steps[group.pc - 1] -= waiting.size if machine.again else 0
+            self._parked.append(waiting)
+        going_on = group.keep(~held, group.pc, self._total)
+        if going_on is not None:
+            self._ready.append(going_on)
 
-    def _wake(self, rows: Array) -> None:
+    def _wake(self, kind: str, rows: Array) -> None:
+        """Warps wait no longer for something of a kind."""
         if not rows.size:
             return
         parked, self._parked = self._parked, []
         for group in parked:
-            free = np.isin(group.index, rows)
+            free = np.isin(group.index, rows) & (group.waits_for == kind)
             for which, queue in ((free, self._ready), (~free, self._parked)):
                 part = group.keep(which, group.pc, self._total)
                 if part is not None:
+                    part.waits_for, part.stopped = group.waits_for, group.stopped
                     queue.append(part)
 
     # -- ends that nobody wants ----------------------------------------------------------------
-    def _report_deadlock(self) -> None:
-        batch, reporter = self._machine.batch, self._machine.reporter
-        first = min(self._parked, key=lambda g: int(g.index[0]))
-        block = int(batch.block_of[first.index[0]])
-        waits = [_who_waits(self._machine, g, block) for g in self._parked]
-        ended = [
-            str(int(batch.local[row]))
-            for row in np.nonzero(batch.block_of == block)[0]
-            if not batch.alive[row].any()
-        ]
-        if ended:
-            waits.append(f"{_warps(ended)} ended")
-        place = ", ".join(map(str, batch.block_coordinate(int(first.index[0]))))
-        text = f"no warp of block ({place}) can go on: " + "; ".join(w for w in waits if w)
-        hazard = Hazard(
-            "deadlock",
-            text,
-            reporter.loc(first.pc - 1),
-            block=batch.block_coordinate(int(first.index[0])),
-            thread=batch.thread_coordinate(int(first.index[0]), 0),
-            fix="let every warp that a barrier counts reach it, with the same count",
-        )
-        reporter.findings.add(hazard)
-
     def _report_runaway(self, pc: int) -> None:
         reporter = self._machine.reporter
         hazard = Hazard(
             "runaway",
             f"more than {self._budget.limit:,} instructions were executed; a loop here may never "
-            f"end{self._meanwhile()}",
+            f"end{meanwhile(self._machine, self._parked)}",
             reporter.loc(pc),
             fix="check what the loop waits for, or raise `max_instructions`",
         )
         reporter.findings.add(hazard)
         raise hazard.error()
 
-    def _meanwhile(self) -> str:
-        """Who waits in the first block that has waiting warps, as the rest of a sentence."""
-        if not self._parked:
-            return ""
-        block = int(self._machine.batch.block_of[self._parked[0].index[0]])
-        waits = [_who_waits(self._machine, group, block) for group in self._parked]
-        return "; meanwhile " + "; ".join(text for text in waits if text)
-
 
 def _is_aligned(instruction: object) -> bool:
     return isinstance(instruction, Op) and Effect.CONVERGED in instruction.effects
-
-
-def _who_waits(machine: SimMachine, group: Group, block: int) -> str:
-    """ "warps 0, 1 wait at line 12 for barrier 0 (2 of 4 warps arrived)" in one block, or "" ."""
-    batch, barriers = machine.batch, machine.barriers
-    rows = group.index[batch.block_of[group.index] == block]
-    if not rows.size:
-        return ""
-    names = [str(int(batch.local[row])) for row in rows]
-    loc = machine.reporter.loc(group.pc - 1)
-    text = f"{_warps(names)} wait{'s' if len(names) == 1 else ''}"
-    text += f" at {loc.short()}" if loc else ""
-    numbers = np.nonzero(barriers.waiting[block, :, batch.local[rows[0]]])[0]
-    if not numbers.size:
-        return f"{text} for other lanes of the warp"
-    number = int(numbers[0])
-    arrived = int(barriers.arrived[block, number].sum())
-    expected = int(barriers.expected[block, number])
-    return f"{text} for barrier {number} ({arrived} of {expected} warps arrived)"
-
-
-def _warps(names: list[str]) -> str:
-    return f"warp{'s' if len(names) > 1 else ''} {', '.join(names)}"

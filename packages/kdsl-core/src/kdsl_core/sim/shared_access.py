@@ -1,4 +1,4 @@
-"""Reads and writes of the blocks' shared memory, with every check."""
+"""Reads and writes of shared memory, also of other blocks of the cluster, with every check."""
 
 from __future__ import annotations
 
@@ -9,83 +9,145 @@ import numpy as np
 
 from kdsl_core.ir.protocols import Array
 from kdsl_core.sim.access import Access
-from kdsl_core.sim.batch import SHARED_BASE, Batch
+from kdsl_core.sim.batch import RANK_SHIFT, SHARED_BASE, Batch
+from kdsl_core.sim.entries import Conflict, entry_thread
+from kdsl_core.sim.lifetimes import Lifetimes
 from kdsl_core.sim.memory import gather, scatter, update_in_turn
 from kdsl_core.sim.reporting import Reporter
-from kdsl_core.sim.shadow import Conflict, SharedShadow, entry_thread
+from kdsl_core.sim.shadow import Flight, SharedShadow
+
+WORD = 8  # bytes of an mbarrier
+_IN_BLOCK = (1 << RANK_SHIFT) - 1
 
 
 class SharedAccess:
-    """Shared memory of a batch: bytes, bounds, alignment and shadow."""
+    """Shared memory of a batch: bytes, bounds, alignment and shadow.
+
+    `barriers` says for each eight bytes whether an mbarrier lives there.
+    """
 
     def __init__(self, batch: Batch, reporter: Reporter) -> None:
         self._batch = batch
         self._reporter = reporter
         wants = reporter.findings.wants
-        watched = any(wants(code) for code in ("race", "inflight", "uninit"))
+        watched = any(wants(code) for code in ("race", "inflight", "uninit", "proxy"))
         size = batch.shared.size
-        self._shadow = SharedShadow(size, batch.clocks) if watched and size else None
+        self.shadow = SharedShadow(size, batch.clocks) if watched and size else None
+        self.barriers = np.zeros(size // WORD, bool)
+        self.has_barriers = False
+        self._lifetimes = Lifetimes(batch, reporter) if batch.blocks_per_cluster > 1 else None
 
+    def touch(self, access: Access) -> None:
+        """Threads themselves are about to access shared memory, perhaps of other blocks."""
+        if self._lifetimes and int(access.address.max()) > _IN_BLOCK:
+            self._lifetimes.touch(access, self.block_of(access))
+
+    def end(self, blocks: Array) -> None:
+        """Threads of the batch's blocks ended."""
+        if self._lifetimes:
+            self._lifetimes.end(blocks)
+
+    # -- ordinary accesses ---------------------------------------------------------------------
     def load(self, access: Access) -> Array:
         """Bytes (L, size); zeros outside of shared memory."""
-        offset, good = self._offsets(access)
+        self.touch(access)
+        offset, good = self.offsets(access)
         if good is not None:
             found = np.zeros((access.address.size, access.size), np.uint8)
             if good.any():
                 found[good] = self.load(access.take(good))
             return found
-        if self._shadow:
-            self._report(access, self._shadow.read(access, offset), "reads")
+        self._check_barriers(access, offset, "reads")
+        if self.shadow:
+            self._report(access, self.shadow.read(access, offset), "reads")
         return gather(self._batch.shared, offset, access.size)
 
-    def store(self, access: Access, data: Array, copy_group: Array | None = None) -> None:
-        """Write bytes (L, size); dropped outside of shared memory."""
-        offset, good = self._offsets(access)
+    def store(self, access: Access, data: Array, flight: Flight | None = None) -> None:
+        """Write bytes (L, size); dropped outside of shared memory.
+
+        With `flight` the write goes on in the background.
+        """
+        if flight is None:
+            self.touch(access)
+        offset, good = self.offsets(access)
         if good is not None:
             if good.any():
-                group = None if copy_group is None else copy_group[good]
-                self.store(access.take(good), data[good], group)
+                part = None if flight is None else flight.take(good)
+                self.store(access.take(good), data[good], part)
             return
+        self._check_barriers(access, offset, "writes")
         scatter(self._batch.shared, offset, data)
-        if self._shadow is None:
+        if self.shadow is None:
             return
-        found, within = self._shadow.write(access, offset, copy_group=copy_group)
+        found, within = self.shadow.write(access, offset, flight)
         self._report(access, found, "writes")
         if within is not None:
             stays = (gather(self._batch.shared, offset, access.size) == data).all(axis=1)
             self._report(access, [self._of_other_value(access, within, stays)], "writes")
 
-    def copy_in(self, access: Access, data: Array, copy_group: Array) -> None:
-        """Write bytes that count as in flight until `complete` covers their group (L,)."""
-        self.store(access, data, copy_group)
-
-    def complete(self, finished: Array) -> None:
-        """Copies of groups below `finished` (rows, 32) have arrived."""
-        if self._shadow:
-            self._shadow.complete(finished)
-
     def atomic(
         self, access: Access, dtype: np.dtype[Any], update: Callable[[Array, Array], Array]
     ) -> Array:
         """Read-modify-write one thread after the other; the old values (L,)."""
-        offset, good = self._offsets(access)
+        self.touch(access)
+        offset, good = self.offsets(access)
         old = np.zeros(access.address.size, dtype)
         which = np.arange(old.size) if good is None else np.nonzero(good)[0]
         if not which.size:
             return old
+        allowed = access if good is None else access.take(good)
+        self._check_barriers(allowed, offset[which], "updates")
         self._batch.clocks.atomic(np.unique(access.row))
-        if self._shadow:
-            allowed = access if good is None else access.take(good)
-            found, _ = self._shadow.write(allowed, offset[which], atomic=True)
+        if self.shadow:
+            found, _ = self.shadow.write(allowed, offset[which], atomic=True)
             self._report(allowed, found, "updates")
         words, place = self._batch.shared.view(dtype), offset[which] // dtype.itemsize
         old[which] = update_in_turn(words, place, lambda at, now: update(which[at], now))
         return old
 
-    def _offsets(self, access: Access) -> tuple[Array, Array | None]:
+    # -- asynchronous accesses -----------------------------------------------------------------
+    def read_later(self, access: Access, group: Array, *, matrix: bool) -> Array:
+        """Bytes (L, size) that a unit reads until the threads' groups (L,) are done.
+
+        The unit is the tensor core with `matrix`, and TMA without.
+        """
+        offset, good = self.offsets(access)
+        if good is not None:
+            found = np.zeros((access.address.size, access.size), np.uint8)
+            if good.any():
+                found[good] = self.read_later(access.take(good), group[good], matrix=matrix)
+            return found
+        self._check_barriers(access, offset, "reads")
+        if self.shadow:
+            read = self.shadow.read_matrix if matrix else self.shadow.read_in_bulk
+            self._report(access, read(access, offset, group), "reads")
+        return gather(self._batch.shared, offset, access.size)
+
+    def finish_bulk_reads(self, finished: Array) -> None:
+        """Reads of bulk groups below `finished` (rows, 32) are done."""
+        if self.shadow:
+            self.shadow.finish_bulk_reads(finished)
+
+    def finish_copies(self, finished: Array) -> None:
+        """`cp.async` of groups below `finished` (rows, 32) have arrived."""
+        if self.shadow:
+            self.shadow.finish_copies(finished)
+
+    def hand_over(self, barrier_of: Array) -> None:
+        """`cp.async` of threads so far complete at mbarriers (rows, 32)."""
+        if self.shadow:
+            self.shadow.hand_over(barrier_of)
+
+    # -- parts -----------------------------------------------------------------------------
+    def offsets(self, access: Access) -> tuple[Array, Array | None]:
         """Offsets into the batch's bytes, and which are allowed (None: all)."""
-        inside = access.address - SHARED_BASE
-        size, limit = access.size, self._batch.shared_bytes
+        batch, block = self._batch, None
+        inside = access.address
+        if int(inside.max()) > _IN_BLOCK:
+            block = self.block_of(access)
+            inside = inside & _IN_BLOCK
+        inside = inside - SHARED_BASE
+        size, limit = access.size, batch.shared_bytes
         good = None
         if int(inside.min()) < 0 or int(inside.max()) + size > limit:
             bad = (inside < 0) | (inside + size > limit)
@@ -95,9 +157,25 @@ class SharedAccess:
         if crooked.any():
             self._reporter.bad_address("misaligned", access, "shared", crooked != 0)
             good = (crooked == 0) if good is None else good & (crooked == 0)
-        if self._batch.blocks.size == 1:
+        if batch.blocks.size == 1:
             return inside, good
-        return inside + self._batch.block_of[access.row] * self._batch.shared_stride, good
+        if block is None:
+            block = batch.block_of[access.row]
+        return inside + block * batch.shared_stride, good
+
+    def block_of(self, access: Access) -> Array:
+        """The batch's block (L,) that each address lies in; its own where no rank is given."""
+        rank = (access.address >> RANK_SHIFT) - 1
+        mine, size = self._batch.block_of[access.row], self._batch.blocks_per_cluster
+        first = mine // size * size
+        return np.where((rank >= 0) & (rank < size), first + rank, mine)
+
+    def _check_barriers(self, access: Access, offset: Array, verb: str) -> None:
+        if not self.has_barriers:
+            return
+        over = self.barriers[offset // WORD] | self.barriers[(offset + access.size - 1) // WORD]
+        if over.any():
+            self._reporter.over_barrier(access, over, verb)
 
     def _report(self, access: Access, conflicts: list[Conflict], verb: str) -> None:
         for conflict in conflicts:
@@ -106,7 +184,7 @@ class SharedAccess:
 
     def _of_other_value(self, access: Access, within: Conflict, stays: Array) -> Conflict:
         """Leave out lanes of one warp that wrote the same value at once: no order can differ."""
-        local = self._batch.local[access.row[within.at]]
-        warps = np.array([entry_thread(entry)[0] for entry in within.entry.tolist()])
-        real = (warps != local) | ~stays[within.at]
+        agent = self._batch.clocks.local[access.row[within.at]]
+        agents = np.array([entry_thread(entry)[0] for entry in within.entry.tolist()])
+        real = (agents != agent) | ~stays[within.at]
         return Conflict("race", within.at[real], within.entry[real], "wrote")

@@ -1,4 +1,4 @@
-"""Which pointer parameters a kernel may write through."""
+"""Which pointers and tensor maps a kernel may write through."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from kdsl_core.ir import Effect, Kernel, Reg
 
 
 def written_parameters(kernel: Kernel) -> set[str]:
-    """Names of pointer parameters that reach an address operand of a global write.
+    """Names of pointers and tensor maps among the parameters that a global write goes through.
 
     Follows registers from the parameters through every operation, whatever it does; so it may name
     too many, never too few, as long as pointers are not kept in memory.
     """
     reaches: dict[Reg, set[str]] = defaultdict(set)
     for param in kernel.params:
-        if param.dtype is u64:
+        if param.value.dtype is u64:
             reaches[param.value].add(param.name)
     ops = list(kernel.body.walk())
     changed = True

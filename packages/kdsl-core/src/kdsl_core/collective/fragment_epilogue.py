@@ -1,0 +1,105 @@
+"""A pointwise function of a warp group's accumulators, applied where they are: in registers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kdsl_core.collective.tiles import access_elements
+from kdsl_core.lang.scalar import Scalar, as_scalar
+from kdsl_core.lang.tensor import Tensor
+
+ROWS = 64  # of one warp group's accumulator block
+PAIRS_APART = 8  # rows between the two pairs that a thread holds of eight columns
+
+
+@dataclass(frozen=True)
+class WarpGroup:
+    """Which of a block's warp groups this is, and how they share tiles.
+
+    `readers` groups share a tile, its blocks of 64 rows dealt in turn; `count` groups write
+    results. `thread` is the thread's number in its group, `number` the group's.
+    """
+
+    number: Any
+    thread: Any
+    count: int
+    readers: int
+
+
+class FragmentEpilogue:
+    """function(accumulator, extras…) of the accumulators of 64 rows × N columns.
+
+    Thread t of the warp group holds, of each eight columns, two neighbours in row t div 4 mod 8 +
+    16 (t div 32) and two in the row eight further: columns 2 (t mod 4) and the next.
+
+    Shapes: every extra is (M, N) or (M, N, L); extras may be broadcast by strides of 0. What lies
+    outside is read as zero.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        extras: Sequence[Tensor],
+        extent: tuple[Any, Any],
+        thread: Any,
+    ) -> None:
+        self.function = function
+        self.extras = tuple(extras)
+        self.extent = extent
+        self.row = 16 * (thread // 32) + thread % 32 // 4
+        self.column = 2 * (thread % 4)
+
+    def results(
+        self, block: Tensor, origin: tuple[Any, Any], batch: Any, columns: range
+    ) -> list[Scalar]:
+        """The results of accumulators in `columns` (a multiple of 8), in register order.
+
+        `origin` is the matrix coordinate of the block's first element.
+        """
+        row, first = origin[0] + self.row, origin[1] + self.column
+        found = []
+        for column in columns[::8]:
+            parts = [self._extra(extra, row, first + column, batch) for extra in self.extras]
+            for pair in range(2):
+                for element in range(2):
+                    value = block[column // 2 + 2 * pair + element]
+                    operands = [part[pair][element] for part in parts]
+                    found.append(as_scalar(self.function(value, *operands)))
+        return found
+
+    def _extra(self, extra: Tensor, row: Any, column: Any, batch: Any) -> list[list[Scalar]]:
+        """The four elements of an extra operand that belong to a thread's four accumulators."""
+        rest = (batch,) if len(extra.layout) == 3 else ()
+        upper = self._pair(extra, row, column, rest)
+        if _is_broadcast(extra, 0):
+            return [upper, upper]
+        return [upper, self._pair(extra, row + PAIRS_APART, column, rest)]
+
+    def _pair(self, extra: Tensor, row: Any, column: Any, rest: tuple[Any, ...]) -> list[Scalar]:
+        inside = None if _is_broadcast(extra, 0) else as_scalar(row < self.extent[0])
+        if _is_broadcast(extra, 1):
+            return [extra.load((row, column, *rest), inside)] * 2
+        within = _both(inside, column < self.extent[1])
+        if _is_contiguous(extra) and access_elements(extra, 1) >= 2:
+            return extra.load_vector((row, column, *rest), 2, within)
+        second = _both(inside, column + 1 < self.extent[1])
+        return [
+            extra.load((row, column, *rest), within),
+            extra.load((row, column + 1, *rest), second),
+        ]
+
+
+def _is_broadcast(extra: Tensor, mode: int) -> bool:
+    step = extra.stride[mode]
+    return isinstance(step, int) and step == 0
+
+
+def _is_contiguous(extra: Tensor) -> bool:
+    step = extra.stride[1]
+    return isinstance(step, int) and step == 1
+
+
+def _both(first: Scalar | None, second: Any) -> Scalar:
+    return as_scalar(second) if first is None else first & second

@@ -1,0 +1,106 @@
+"""Operands of a warp group's matrix product on their way from global to shared memory, by TMA."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kdsl_core import atoms
+from kdsl_core.collective.tiles import contiguous_mode, divisor
+from kdsl_core.lang.clusters import cluster_rank
+from kdsl_core.lang.mbarriers import Mbarrier
+from kdsl_core.lang.memory import smem
+from kdsl_core.lang.scalar import as_scalar
+from kdsl_core.lang.tensor import Tensor
+from kdsl_core.lang.tma import tma_load
+
+_TMA_PITCH = 16  # bytes that the TMA unit wants strides to be multiples of
+
+
+def tma_can_address(x: Tensor) -> bool:
+    """Whether a matrix's start and pitches are proven multiples of 16 bytes."""
+    along = contiguous_mode(x)
+    pitches = [step for mode, step in enumerate(x.stride) if mode != along]
+    bytes_ = [divisor(step) * x.dtype.bytes for step in pitches]
+    return all(n % _TMA_PITCH == 0 for n in (x.place((0,) * len(x.shape)).align, *bytes_))
+
+
+class TmaOperand:
+    """One operand's tiles (rows × depth), loaded by TMA into a ring of shared-memory stages.
+
+    With `sharers` blocks of the cluster that need the same tiles, block number `share` of them
+    loads its part of the rows and multicasts it to all, the blocks in `mask`.
+
+    Memory: swizzled as `wgmma` reads it. What hangs over the edge of the matrix is zero.
+    Threads: `load` by one thread.
+    """
+
+    def __init__(
+        self,
+        tensor: Tensor,
+        tile: tuple[int, int],
+        stages: int,
+        *,
+        name: str,
+        sharers: int = 1,
+        share: Any = 0,
+        mask: Any = None,
+        cache: str | None = None,
+    ) -> None:
+        rows, self.depth = tile
+        self.rows = rows
+        self.part = rows // sharers
+        self.major = "K" if contiguous_mode(tensor) == 1 else "MN"
+        layout = atoms.shared_operand(tensor.dtype, tile, major=self.major, stages=stages)
+        self.shared = smem(tensor.dtype, layout, name=name)
+        self.bytes = rows * self.depth * tensor.dtype.bytes
+        self.batched = len(tensor.layout) == 3
+        self.share, self.mask, self.cache = share, mask, cache
+        self.target = self.shared.tile((self.part, self.depth), (share, 0))
+        box = (self.part, self.depth, 1) if self.batched else (self.part, self.depth)
+        self.box = tma_load(tensor, self.target[..., 0], box)
+
+    def prefetch(self) -> None:
+        """Bring the tensor map to the TMA unit's cache. Threads: one."""
+        self.box.prefetch()
+
+    def load(self, stage: Any, row_tile: Any, k_tile: Any, batch: Any, barrier: Mbarrier) -> None:
+        """Start copying tile (row_tile, k_tile) into a stage; `bytes` complete at `barrier`."""
+        row = row_tile * self.rows + self.share * self.part
+        coord = (row, k_tile * self.depth, batch)[: 3 if self.batched else 2]
+        self.box(self.target[..., stage], coord, barrier, multicast=self.mask, cache=self.cache)
+
+
+def shared_pair(
+    a: Tensor,
+    b: Tensor,
+    tile: tuple[int, int, int],
+    stages: int,
+    cluster: tuple[int, int] = (1, 1),
+    caches: tuple[str | None, str | None] = (None, None),
+) -> tuple[TmaOperand, TmaOperand, tuple[Any, ...]]:
+    """The operands A and B of a tile, and the ranks of the blocks that share stages with this one.
+
+    In a cluster of (cm, cn) blocks, rank r computes tile (r mod cm, r div cm): the cn blocks of a
+    row share A, the cm blocks of a column share B.
+    """
+    (cm, cn), (tile_m, tile_n, tile_k) = cluster, tile
+    if cm * cn == 1:
+        return (
+            TmaOperand(a, (tile_m, tile_k), stages, name="a_stages", cache=caches[0]),
+            TmaOperand(b, (tile_n, tile_k), stages, name="b_stages", cache=caches[1]),
+            (None,),
+        )
+    i, j = cluster_rank() % cm, cluster_rank() // cm
+    row = sum(1 << cm * other for other in range(cn))  # ranks of the blocks (0, j') …
+    column = (1 << cm) - 1  # … and (i', 0), as masks
+    load_a = TmaOperand(
+        a, (tile_m, tile_k), stages, name="a_stages", cache=caches[0],
+        sharers=cn, share=j if cn > 1 else 0, mask=as_scalar(row) << i if cn > 1 else None,
+    )  # fmt: skip
+    load_b = TmaOperand(
+        b, (tile_n, tile_k), stages, name="b_stages", cache=caches[1],
+        sharers=cm, share=i if cm > 1 else 0, mask=as_scalar(column) << cm * j if cm > 1 else None,
+    )  # fmt: skip
+    ranks = [(i + m) % cm + cm * j for m in range(cm)]
+    ranks += [i + cm * ((j + n) % cn) for n in range(1, cn)]
+    return load_a, load_b, tuple(ranks)

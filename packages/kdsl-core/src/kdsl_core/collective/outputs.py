@@ -1,0 +1,98 @@
+"""What becomes of a tile of accumulators: the choice among the ways out, and what they share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kdsl_core.collective.fragment_epilogue import ROWS, FragmentEpilogue, WarpGroup
+from kdsl_core.collective.operands import tma_can_address
+from kdsl_core.collective.scheduler import WorkTile
+from kdsl_core.collective.slab_store import SlabStore
+from kdsl_core.collective.split_sum import SplitSum
+from kdsl_core.collective.tma_store import TmaStoreStage
+from kdsl_core.lang.functions import func
+from kdsl_core.lang.tensor import Tensor
+from kdsl_core.layout import size
+
+
+class TileOutput:
+    """Writes tiles of C = function(accumulators, extras…) by the fastest way that there is.
+
+    16-bit results of a matrix that TMA can address leave by TMA, while the warps go on; all others,
+    and sums of K that several blocks share, by ordinary stores (`split` is then (partial, counters,
+    splits) or None; `peers` the blocks of a cluster that share K).
+
+    Threads: the warp groups of a block.
+    """
+
+    def __init__(
+        self,
+        c: Tensor,
+        tile: tuple[int, int],
+        group: WarpGroup,
+        function: Callable[..., Any],
+        extras: Sequence[Tensor] = (),
+        *,
+        accumulator: Any,
+        peers: int = 1,
+        split: tuple[Tensor, Tensor, int] | None = None,
+    ) -> None:
+        self.tile, self.group = tile, group
+        self.split: SplitSum | None = None
+        self.stage: TmaStoreStage | SlabStore
+        if peers == 1 and split is None and by_tma(c):
+            epilogue = FragmentEpilogue(function, extras, c.shape, group.thread)
+            self.stage = TmaStoreStage(
+                c, tile[1], epilogue, groups=group.count, group=group.number, thread=group.thread
+            )
+            return
+        self.stage = SlabStore(
+            c, tile[1], function, extras, accumulator=accumulator,
+            groups=group.count, group=group.number, thread=group.thread, peers=peers,
+        )  # fmt: skip
+        if split is not None:
+            blocks = tile[0] // (ROWS * group.readers)
+            self.split = SplitSum(self.stage, *split, blocks)
+
+    def init(self) -> None:
+        """Initialise what the cluster's blocks wait with. Threads: one, before they all meet."""
+        if isinstance(self.stage, SlabStore):
+            self.stage.init()
+
+    def write(self, acc: Tensor, tile: WorkTile) -> None:
+        """Write a tile's accumulators (V, blocks of 64 rows, 1)."""
+        blocks = range(size(acc.layout[1]))
+        if self.split is None:
+            for block in blocks:
+                self.stage.store(acc[None, block, 0], self.origin(tile, block), tile.batch)
+            return
+        for block in blocks:
+            self.split.leave(tile, block, acc[None, block, 0])
+        _add_up(self, tile, len(blocks))
+
+    def origin(self, tile: WorkTile, block: int) -> tuple[Any, Any]:
+        """The coordinate of the first element of a block of 64 rows."""
+        group = self.group
+        among = group.number % group.readers
+        row = tile.m * self.tile[0] + (block * group.readers + among) * ROWS
+        return row, tile.n * self.tile[1]
+
+    def finish(self) -> None:
+        """Wait until shared memory is no longer read; the block may end then."""
+        if isinstance(self.stage, TmaStoreStage):
+            self.stage.finish()
+
+
+@func
+def _add_up(out: TileOutput, tile: WorkTile, blocks: int) -> None:
+    split = out.split
+    assert split is not None
+    if split.is_last(tile):
+        for block in range(blocks):
+            split.add_up(tile, block, out.origin(tile, block))
+
+
+def by_tma(c: Tensor) -> bool:
+    """Whether results of 16 bits can be written by TMA."""
+    return c.dtype.bytes == 2 and tma_can_address(c)

@@ -1,0 +1,218 @@
+"""A warp group's results on their way out by ordinary stores: any pitch, any type, any split of K.
+
+Accumulators go to a slab of f32 (or i32) in shared memory and are read back line by line, so that
+neighbouring threads write neighbouring elements. On the way the slabs of the blocks of a cluster
+can be summed, in a fixed order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kdsl_core import dtypes as dt
+from kdsl_core.collective.fragment_epilogue import ROWS
+from kdsl_core.collective.tiles import access_elements, contiguous_mode
+from kdsl_core.lang.clusters import cluster_rank, peer
+from kdsl_core.lang.functions import func
+from kdsl_core.lang.mbarriers import mbarrier
+from kdsl_core.lang.memory import smem
+from kdsl_core.lang.ranges import Range
+from kdsl_core.lang.scalar import Scalar, as_scalar
+from kdsl_core.lang.struct import struct
+from kdsl_core.lang.tensor import Tensor
+from kdsl_core.lang.words import named_barrier
+from kdsl_core.layout import Layout
+
+_WIDEST = 64  # columns of a slab
+_VECTOR = 4  # accumulators that a thread takes at a time: one 16-byte access
+_PADDING = {"rows": 8, "columns": 4}  # elements behind each line, against bank conflicts
+THREADS = 128
+
+
+@struct
+class Parity:
+    """The parity of the phase that is waited for next."""
+
+    now: dt.u32  # type: ignore[valid-type] # a register of the kernel
+
+
+class Meeting:
+    """Where the warp groups of one number in all blocks of a cluster wait for each other.
+
+    Threads: all of a warp group, which has met at a barrier of its own before.
+    Memory: 8 bytes of shared memory a group; what was written before is visible to all afterwards.
+    """
+
+    def __init__(self, blocks: int, groups: int, group: Any, thread: Any) -> None:
+        self.blocks = blocks
+        self.all = mbarrier(blocks, groups, name="meeting")
+        self.mine = self.all[group]
+        self.thread = thread
+        self.parity = Parity(0)
+
+    def wait(self) -> None:
+        """Arrive in every block, and wait until every block has arrived in this one."""
+        for rank in range(self.blocks):
+            self.mine.arrive(rank=rank, pred=self.thread == rank)
+        self.mine.wait(self.parity.now)
+        self.parity.now = self.parity.now ^ 1
+
+
+class SlabStore:
+    """Writes blocks of 64 rows × `columns`: C = function(Σ accumulators, extras…).
+
+    Each of `groups` warp groups has a slab of its own. With `peers` > 1, that many blocks of a
+    cluster hold parts of the same sums, and each stores its share of the elements.
+
+    Shapes: C and every extra (M, N[, L]), extras broadcast by strides of 0.
+    Threads: all of a warp group, `thread` being the number in it. Memory: named barriers 1 + group.
+    """
+
+    def __init__(
+        self,
+        c: Tensor,
+        columns: int,
+        function: Callable[..., Any],
+        extras: Sequence[Tensor],
+        *,
+        accumulator: Any,
+        groups: int,
+        group: Any,
+        thread: Any,
+        peers: int = 1,
+    ) -> None:
+        self.c, self.function, self.extras = c, function, tuple(extras)
+        self.columns = columns
+        self.chunk = math.gcd(columns, _WIDEST)
+        self.along = contiguous_mode(c)
+        self.thread, self.group, self.groups = thread, group, groups
+        self.peers = peers
+        self.rank = cluster_rank() if peers > 1 else 0
+        lines = self.chunk if self.along == 0 else ROWS
+        length = ROWS if self.along == 0 else self.chunk
+        padded = length + _PADDING["columns" if self.along == 0 else "rows"]
+        strides = (1, padded) if self.along == 0 else (padded, 1)
+        slabs = smem(
+            accumulator, Layout((ROWS, self.chunk, groups), (*strides, padded * lines)), name="slab"
+        )
+        self.slab = slabs[None, None, group]
+        self.width = math.gcd(access_elements(c, self.along), _VECTOR, length)
+        self.per_line = length // self.width
+        self.units = self.per_line * lines
+        self.barrier = named_barrier(1 + group, THREADS)
+        self.meeting = Meeting(peers, groups, group, thread) if peers > 1 else None
+        self.row = 16 * (thread // 32) + thread % 32 // 4
+        self.column = 2 * (thread % 4)
+
+    # -- from registers to the slab, and to units of neighbouring elements -----------------------
+    def deposit(self, block: Tensor, start: int) -> None:
+        """Write the accumulators of columns start … to the slab."""
+        for column in range(0, self.chunk, 8):
+            for pair in range(2):
+                first = (start + column) // 2 + 2 * pair
+                values = [block[first], block[first + 1]]
+                row, across = self.row + 8 * pair, self.column + column
+                if self.along == 1:
+                    self.slab.store_vector((row, across), values)
+                else:
+                    self.slab.store((row, across), values[0])
+                    self.slab.store((row, across + 1), values[1])
+
+    def place(self, unit: Any) -> tuple[Any, Any]:
+        """Row and column in the slab of a unit's first element."""
+        line, inside = unit // self.per_line, unit % self.per_line * self.width
+        return (inside, line) if self.along == 0 else (line, inside)
+
+    def sums(self, unit: Any) -> list[Scalar]:
+        """The unit's accumulators, summed over the cluster in the order of ranks."""
+        place = self.place(unit)
+        if self.peers == 1:
+            return self.slab.load_vector(place, self.width)
+        total: list[Scalar] = []
+        for rank in range(self.peers):
+            part = peer(self.slab, rank).load_vector(place, self.width)
+            total = [x + y for x, y in zip(total, part, strict=True)] if total else part
+        return total
+
+    def finish(self, unit: Any, values: list[Scalar], origin: tuple[Any, Any], batch: Any) -> None:
+        """Apply the function to a unit, and write it to the matrix."""
+        row, column = self.place(unit)
+        place = [origin[0] + row, origin[1] + column]
+        rest = (batch,) if len(self.c.layout) == 3 else ()
+        across, along = 1 - self.along, self.along
+        inside = as_scalar(place[across] < self.c.shape[across])
+        # The width divides the extent, so that a unit lies inside or outside as a whole.
+        inside = inside & (place[along] < self.c.shape[along])
+        coord = (place[0], place[1], *rest)
+        parts = [self._extra(extra, coord, inside) for extra in self.extras]
+        results = [
+            as_scalar(self.function(value, *(part[i] for part in parts))).to(self.c.dtype)
+            for i, value in enumerate(values)
+        ]
+        self.c.store_vector(coord, results, inside)
+
+    def _extra(self, extra: Tensor, coord: tuple[Any, ...], inside: Scalar) -> list[Scalar]:
+        coord = coord[: len(extra.layout)]
+        step = extra.stride[self.along]
+        if isinstance(step, int) and step == 0:
+            return [extra.load(coord, inside)] * self.width
+        if isinstance(step, int) and step == 1:
+            return extra.load_vector(coord, self.width, inside)
+        moved = [
+            tuple(x + i if mode == self.along else x for mode, x in enumerate(coord))
+            for i in range(self.width)
+        ]
+        return [extra.load(place, inside) for place in moved]
+
+    def init(self) -> None:
+        """Initialise the cluster's barriers. Threads: one, before a barrier of the cluster."""
+        if self.meeting is not None:
+            self.meeting.all.init()
+
+    # -- whole blocks ------------------------------------------------------------------------------
+    def store(self, block: Tensor, origin: tuple[Any, Any], batch: Any) -> None:
+        """Write a block of 64 rows, `origin` being the coordinate of its first element."""
+        for start in range(0, self.columns, self.chunk):
+            self._exchange(block, start)
+            _store_units(self, (origin[0], origin[1] + start), batch)
+
+    def leave(self, block: Tensor, partial: Tensor, first: Any) -> None:
+        """Write a block's sums to `partial`, from element `first` on."""
+        for start in range(0, self.columns, self.chunk):
+            self._exchange(block, start)
+            _leave_units(self, partial, first + start * ROWS)
+
+    def _exchange(self, block: Tensor, start: int) -> None:
+        self._meet()
+        self.deposit(block, start)
+        self._meet()
+
+    def _meet(self) -> None:
+        """Wait for everyone who reads or writes this slab."""
+        self.barrier.sync()
+        if self.meeting is not None:
+            self.meeting.wait()
+
+
+@func
+def _store_units(slab: SlabStore, origin: tuple[Any, Any], batch: Any) -> None:
+    share = slab.units // slab.peers
+    turn: Any
+    for turn in Range(-(-share // THREADS)):
+        own = slab.thread + turn * THREADS
+        if share % THREADS == 0 or own < share:
+            unit = slab.rank * share + own
+            slab.finish(unit, slab.sums(unit), origin, batch)
+
+
+@func
+def _leave_units(slab: SlabStore, partial: Tensor, first: Any) -> None:
+    share = slab.units // slab.peers
+    turn: Any
+    for turn in Range(-(-share // THREADS)):
+        own = slab.thread + turn * THREADS
+        if share % THREADS == 0 or own < share:
+            unit = slab.rank * share + own
+            partial.store_vector(first + unit * slab.width, slab.sums(unit))

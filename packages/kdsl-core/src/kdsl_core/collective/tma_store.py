@@ -1,0 +1,120 @@
+"""A warp group's results on their way out: through shared memory in chunks, by TMA."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from kdsl_core import atoms
+from kdsl_core.collective.fragment_epilogue import ROWS, FragmentEpilogue
+from kdsl_core.collective.tiles import contiguous_mode
+from kdsl_core.lang.copy import convert_fragment, copy
+from kdsl_core.lang.functions import func
+from kdsl_core.lang.memory import rmem, smem
+from kdsl_core.lang.scalar import Scalar
+from kdsl_core.lang.tensor import Tensor
+from kdsl_core.lang.tma import tma_store, tma_store_commit, tma_store_wait
+from kdsl_core.lang.words import fence_proxy_async, named_barrier
+from kdsl_core.layout import Layout
+
+_STEP = 16  # columns that one matrix store of 4 × 8 × 8 takes
+_WIDEST = 64  # columns of a chunk
+
+
+class TmaStoreStage:
+    """Writes blocks of 64 rows × `columns` of 16-bit results while the next ones are computed.
+
+    Each of `groups` warp groups has buffers of its own; `group` is the one that calls. A chunk goes
+    from registers to a swizzled buffer by `stmatrix`, and from there by TMA, which clips what hangs
+    over the edge.
+
+    Threads: all of a warp group, `thread` being the number in it. Memory: named barriers 1 + group.
+    """
+
+    def __init__(
+        self,
+        c: Tensor,
+        columns: int,
+        epilogue: FragmentEpilogue,
+        *,
+        groups: int,
+        group: Any,
+        thread: Any,
+    ) -> None:
+        self.columns, self.epilogue = columns, epilogue
+        self.chunk = math.gcd(columns, _WIDEST)
+        chunks = columns // self.chunk
+        # Each block of rows starts with the first buffer again, so they must divide its chunks.
+        self.buffers = next((n for n in (2, 3) if chunks % n == 0), 1)
+        major = "K" if contiguous_mode(c) == 1 else "MN"
+        self.transposed = major == "MN"
+        self.dtype = c.dtype
+        layout = atoms.shared_operand(
+            c.dtype, (ROWS, self.chunk), major=major, stages=self.buffers * groups
+        )
+        self.stage = smem(c.dtype, layout, name="results")
+        self.batched = len(c.layout) == 3
+        box = (ROWS, self.chunk, 1) if self.batched else (ROWS, self.chunk)
+        self.send = tma_store(c, self.stage[..., 0], box)
+        self.first = group * self.buffers
+        self.leader = thread == 0
+        self.barrier = named_barrier(1 + group, 128)
+        self.place = self._place(thread // 32, thread % 32)
+
+    def _place(self, warp: Any, lane: Any) -> tuple[Any, Any]:
+        """Row and column of the eight neighbours that a lane's address names in a matrix store."""
+        if self.transposed:
+            return 16 * warp + 8 * (lane // 8 % 2), lane % 8 + 8 * (lane // 16)
+        return 16 * warp + lane % 16, 8 * (lane // 16)
+
+    def store(self, block: Tensor, origin: tuple[Any, Any], batch: Any) -> None:
+        """Write the results of a block of 64 rows, `origin` being its first element."""
+        for turn, start in enumerate(range(0, self.columns, self.chunk)):
+            slot = self.first + turn % self.buffers
+            _claim(self)
+            for column in range(start, start + self.chunk, _STEP):
+                step = min(_STEP, start + self.chunk - column)
+                results = self.epilogue.results(block, origin, batch, range(column, column + step))
+                self._keep(results, slot, column - start)
+            fence_proxy_async()
+            coord = (origin[0], origin[1] + start, batch)[: 3 if self.batched else 2]
+            _send(self, slot, coord)
+
+    def _keep(self, results: list[Scalar], slot: Any, column: int) -> None:
+        """Store the results of up to 16 columns to a buffer."""
+        wide = rmem(results[0].dtype, Layout(len(results)))
+        for index, value in enumerate(results):
+            wide[index] = value
+        held = rmem(self.dtype, Layout(len(results)))
+        convert_fragment(wide, held)
+        row, across = self.place
+        target = self.stage.with_layout(Layout(8), self.stage.layout((row, across + column, slot)))
+        matrices = len(results) // 2
+        copy(held, target, atom=atoms.stmatrix(matrices, transposed=self.transposed))
+
+    def finish(self) -> None:
+        """Wait until shared memory has been read, before the block ends."""
+        _finish(self)
+
+
+@func
+def _claim(stage: TmaStoreStage) -> None:
+    """Wait until the oldest buffer has been read."""
+    if stage.leader:
+        tma_store_wait(stage.buffers - 1)
+    stage.barrier.sync()
+
+
+@func
+def _send(stage: TmaStoreStage, slot: Any, coord: tuple[Any, ...]) -> None:
+    """Send a buffer that every thread has written."""
+    stage.barrier.sync()
+    if stage.leader:
+        stage.send(stage.stage[..., slot], coord)
+        tma_store_commit()
+
+
+@func
+def _finish(stage: TmaStoreStage) -> None:
+    if stage.leader:
+        tma_store_wait(0)

@@ -1,0 +1,67 @@
+"""What must be finished when threads and blocks end."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kdsl_core.sim.machine_matrix import MatrixPart
+from kdsl_core.sim.machine_memory import MemoryPart
+from kdsl_core.sim.machine_transfers import TransferPart
+
+_FIX_READS = "kd.tma_store_wait(0) in the thread that stores, before it ends"
+_FIX_WGMMA = "kd.wgmma_wait(0) before the kernel ends"
+_FIX_LOADS = "wait for every transfer, bar.wait(parity), or do not start the last ones"
+
+
+class EndingPart(MatrixPart, TransferPart, MemoryPart):
+    """Checks for asynchronous work that threads and blocks leave behind."""
+
+    def end(self) -> None:
+        """The group's lanes are about to end."""
+        index, lanes = self.group.index, self.group.lanes()
+        working = self.flights.any and self.flights.unfinished(index)
+        if working is not False and working.any():
+            text = "ends before it has waited for its wgmma"
+            self._left(int(working.argmax()), 0, text, _FIX_WGMMA)
+        shadow = self._shared.shadow
+        reads = shadow.unfinished_bulk_reads() if shadow else []
+        for access in reads:
+            place = np.searchsorted(index, access.row)
+            place[place == index.size] = 0
+            mine = (index[place] == access.row) & lanes[place, access.lane]
+            if mine.any():
+                at = int(mine.argmax())
+                text = "ends although a bulk copy may still read shared memory for it"
+                self._left(int(place[at]), int(access.lane[at]), text, _FIX_READS, access.pc)
+
+    def ended(self) -> None:
+        """The group's lanes have ended."""
+        batch = self.batch
+        if not self._shared.has_barriers and batch.blocks_per_cluster == 1:
+            return
+        blocks = np.unique(batch.block_of[self.group.index])
+        self._shared.end(blocks)
+        if self.mbarriers.offset.size:
+            alive = batch.alive.any(axis=1).reshape(batch.blocks.size, -1).any(axis=1)
+            for number in self.mbarriers.left(blocks[~alive[blocks]]).tolist():
+                self._left_transfer(number)
+
+    def _left_transfer(self, number: int) -> None:
+        barriers = self.mbarriers
+        row = int(barriers.maker[number])
+        at = int(np.searchsorted(self.group.index, row))
+        at = at if at < self.group.size else 0
+        name = self.reporter.barrier_place(barriers.address(number))
+        text = (
+            f"ends, and with it its block, although nobody has waited for all transfers at {name}"
+        )
+        if barriers.bytes[number]:
+            text += f" ({abs(int(barriers.bytes[number]))} bytes do not match what it expects)"
+        self._left(at, 0, text, _FIX_LOADS)
+
+    def _left(self, at: int, lane: int, text: str, fix: str, pc: int | None = None) -> None:
+        row = int(self.group.index[at])
+        other = None if pc is None else self.reporter.loc(pc)
+        self.reporter.at_thread(
+            "inflight", self.pc, row, lane, text, other_loc=other, other_did="started", fix=fix
+        )

@@ -1,0 +1,65 @@
+"""Blocks end: what others of the cluster, and asynchronous units, still do to their memory."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kdsl_core.ir.protocols import Array
+from kdsl_core.sim.access import Access
+from kdsl_core.sim.batch import Batch
+from kdsl_core.sim.reporting import Reporter
+
+_FIX = "kd.cluster_sync() as the last thing that all blocks of the cluster do"
+
+
+class Lifetimes:
+    """The last access of each warp to the shared memory of each other block of its cluster.
+
+    Such an access must happen before a thread of the block ends, which keeps the memory alive.
+    """
+
+    def __init__(self, batch: Batch, reporter: Reporter) -> None:
+        self._batch = batch
+        self._reporter = reporter
+        self._epoch = np.zeros((batch.blocks.size, batch.clocks.warps), np.int64)
+        self._pc = np.zeros_like(self._epoch)
+        self._touched = np.zeros(batch.blocks.size, bool)
+
+    def touch(self, access: Access, block: Array) -> None:
+        """Threads access shared memory of the batch's blocks (L,)."""
+        batch = self._batch
+        far = block != batch.block_of[access.row]
+        if not far.any():
+            return
+        row, block = access.row[far], block[far]
+        column = batch.clocks.local[row]
+        self._epoch[block, column] = batch.clocks.epoch[row]
+        self._pc[block, column] = access.pc
+        self._touched[block] = True
+        gone = ~self._alive()[block]
+        if gone.any():
+            at = int(gone.argmax())
+            self._report(access.pc, int(row[at]), int(access.lane[far][at]), int(block[at]))
+
+    def end(self, blocks: Array) -> None:
+        """Threads of the batch's blocks ended: where all have, check the accesses of others."""
+        for block in blocks[self._touched[blocks] & ~self._alive()[blocks]].tolist():
+            batch, size = self._batch, self._batch.warps_per_block
+            mine = slice(block * size, (block + 1) * size)
+            seen = batch.clocks.known[mine, : batch.clocks.warps].max(axis=0)
+            late = self._epoch[block] > seen
+            if late.any():
+                column = int(late.argmax())
+                first = int(batch.clocks.cluster[block * size]) * batch.clocks.warps
+                self._report(int(self._pc[block, column]), first + column, 0, block)
+
+    def _alive(self) -> Array:
+        return self._batch.alive.any(axis=1).reshape(self._batch.blocks.size, -1).any(axis=1)
+
+    def _report(self, pc: int, row: int, lane: int, block: int) -> None:
+        place = self._batch.block_coordinate(block * self._batch.warps_per_block)
+        text = (
+            f"accesses shared memory of block ({', '.join(map(str, place))}) of its cluster, which "
+            "may have ended: nothing orders the access before its end"
+        )
+        self._reporter.at_thread("exited", pc, row, lane, text, fix=_FIX)

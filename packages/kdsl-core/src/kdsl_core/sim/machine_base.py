@@ -1,0 +1,163 @@
+"""What every part of the simulated machine stands on: a group of warps, registers, findings."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from kdsl_core.ir import Const, Kernel, Operand, Reg, TensorMap
+from kdsl_core.ir.protocols import Array
+from kdsl_core.sim.access import Access, access_of
+from kdsl_core.sim.batch import Batch
+from kdsl_core.sim.counters import Counters
+from kdsl_core.sim.flights import RegisterFlights
+from kdsl_core.sim.global_access import GlobalAccess
+from kdsl_core.sim.groups import LANES, Group
+from kdsl_core.sim.mbarriers import Mbarriers
+from kdsl_core.sim.registers import RegisterFile
+from kdsl_core.sim.reporting import Reporter
+from kdsl_core.sim.shared_access import SharedAccess
+
+
+class MachineBase:
+    """One batch of blocks, and the group of its warps that executes an operation.
+
+    The scheduler sets `group`, `pc`, `fills_in` and `in_wgmma` before it runs an operation. Afterwards `held`
+    (W,) names the warps of the group that must wait, for something of the kind `waits_for`; with
+    `again` they execute the operation once more when they are set free. `freed` are the rows of
+    warps that need no longer wait for something of a kind.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        batch: Batch,
+        memory: GlobalAccess,
+        reporter: Reporter,
+        counters: Counters,
+        numerics: Literal["exact", "fast"],
+        maps: dict[int, TensorMap],
+        watched: frozenset[Reg],
+    ) -> None:
+        self.numerics: Literal["exact", "fast"] = numerics
+        self.batch = batch
+        self.reporter = reporter
+        self.registers = RegisterFile(batch.rows)
+        self.group = Group(np.arange(batch.rows), batch.exist, 0, batch.rows, 0)
+        self.pc = 0
+        self.fills_in = False
+        self.in_wgmma = False
+        self.held: Array | None = None
+        self.waits_for = ""
+        self.again = False
+        self.freed: list[tuple[str, Array]] = []
+        self.mbarriers = Mbarriers(batch)
+        self.flights = RegisterFlights(batch.rows, watched)
+        self._kernel = kernel
+        self._counters = counters
+        self._shared = SharedAccess(batch, reporter)
+        self._global = memory
+        self._maps = maps
+        self._check_registers = reporter.findings.wants("uninit")
+
+    # -- the scheduler's part ------------------------------------------------------------------
+    def hold(self, waits_for: str, held: Array, *, again: bool = False) -> None:
+        """Let warps of the group wait, bool (W,)."""
+        self.held = held if held.any() else None
+        self.waits_for, self.again = waits_for, again
+
+    def free(self, waits_for: str, rows: Array) -> None:
+        """Set warps free that wait for something of this kind, those of the group excepted."""
+        elsewhere = np.setdiff1d(rows, self.group.index, assume_unique=True)
+        if elsewhere.size:
+            self.freed.append((waits_for, elsewhere))
+
+    # -- who is here -----------------------------------------------------------------------
+    @property
+    def warps(self) -> int:
+        return self.group.size
+
+    @property
+    def active(self) -> Array:
+        return self.group.lanes()
+
+    def special(self, name: str) -> Array:
+        value = self.batch.special[name]
+        return value if value.shape[0] == 1 else value[self.group.rows]
+
+    # -- registers --------------------------------------------------------------------------
+    def read(self, operand: Operand) -> Array:
+        if self._check_registers and not self.fills_in:
+            undefined = self.registers.undefined(operand, self.group)
+            if undefined is not None:
+                name = getattr(operand, "hint", "") or "a register"
+                self.hazard("uninit", f"reads {name} before it was written", where=undefined)
+        if self.flights.any and not self.in_wgmma and not isinstance(operand, Const):
+            self._check_flight(operand, "reads")
+        return self.registers.read(operand, self.group)
+
+    def write(self, reg: Reg, value: Array, *, where: Array | None = None) -> None:
+        if self.flights.watched and reg in self.flights.watched:
+            self._check_flight(reg, "writes")
+            self.flights.changed(reg, self.group.index, self.pc)
+        self.registers.write(reg, value, self.group, where)
+
+    def _check_flight(self, reg: Reg, verb: str) -> None:
+        flying = self.flights.of(reg, self.group.index)
+        if flying is not None and self.reporter.findings.wants("inflight"):
+            which, pc = flying
+            name = reg.hint or "a register"
+            self.reporter.at_thread(
+                "inflight",
+                self.pc,
+                int(self.group.index[which.argmax()]),
+                int(self.group.lanes()[which.argmax()].argmax()),
+                f"{verb} {name}, which a wgmma that nobody has waited for still uses",
+                other_loc=self.reporter.loc(pc),
+                other_did="the wgmma was started",
+                fix="kd.wgmma_commit() after the wgmma and kd.wgmma_wait(0) before this line",
+            )
+
+    # -- findings ---------------------------------------------------------------------------
+    def hazard(self, code: str, message: str, *, where: Array | None = None) -> None:
+        if not self.reporter.findings.new(code, self.reporter.loc(self.pc)):
+            return
+        lanes = self.active
+        if where is not None:
+            lanes = lanes & where
+        if not lanes.any():
+            return
+        row, lane = np.argwhere(lanes)[0].tolist()
+        at = int(self.group.index[row])
+        self.reporter.at_thread(code, self.pc, at, lane, message)
+
+    def count(self, what: str, amount: float = 1.0) -> None:
+        if self._counters.enabled:
+            self._counters.add(self.pc, what, amount * self.group.size)
+
+    def print(self, template: str, values: tuple[Array, ...]) -> None:
+        shape = (self.group.size, LANES)
+        wide = [np.broadcast_to(value, shape) for value in values]
+        for row, lane in np.argwhere(self.active).tolist():
+            at = int(self.group.index[row])
+            shown = template.format(*(value[row, lane] for value in wide))
+            block = self.batch.block_coordinate(at)
+            print(f"block {block} thread {self.batch.thread_coordinate(at, lane)}: {shown}")
+
+    # -- parts ---------------------------------------------------------------------------------
+    def access(self, address: Array, size: int, where: Array | None, kind: str) -> Access:
+        """The access of the group's active lanes at addresses (W, n)."""
+        return access_of(self.group, address, size, where, kind, self.pc)
+
+    def _count(self, space: str, access: Access) -> None:
+        if not self._counters.enabled:
+            return
+        address = access.address
+        if access.active is not None:
+            address = np.full(access.shape, address[0], np.int64)
+            address[access.active] = access.address
+        counter = (
+            self._counters.global_access if space == "global" else self._counters.shared_access
+        )
+        counter(access.pc, address.reshape(access.shape), access.active, access.size)

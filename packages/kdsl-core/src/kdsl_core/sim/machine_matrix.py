@@ -1,0 +1,141 @@
+"""The machine's wgmma: matrices in shared memory, registers in flight, groups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kdsl_core.dtypes import DType
+from kdsl_core.ir import Reg
+from kdsl_core.ir.protocols import Array
+from kdsl_core.sim.access import Access
+from kdsl_core.sim.clocks import GROUP_WARPS
+from kdsl_core.sim.descriptors import chunk_addresses, from_chunks
+from kdsl_core.sim.groups import LANES
+from kdsl_core.sim.machine_base import MachineBase
+
+_CHUNK = 16
+
+
+@dataclass(frozen=True, eq=False)
+class Operands:
+    """The distinct matrices that a group of warps reads.
+
+    Shapes: `descriptor` (n,), `first` (n,) one warp that reads it, `which` (W,) → 0 … n − 1.
+    """
+
+    descriptor: Array
+    first: Array
+    which: Array
+
+
+class MatrixPart(MachineBase):
+    """What the tensor core does for warp groups."""
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self._waiting = np.zeros(self.batch.rows, bool)
+
+    def matrix_rows(
+        self, descriptor: Array, first: int, rows: int, depth: int, dtype: DType, major: str
+    ) -> Array:
+        wanted = self._distinct(descriptor)
+        address = chunk_addresses(wanted.descriptor, first, rows, depth, dtype.bytes, major)
+        shape = address.shape
+        data = self._read_chunks(address.reshape(shape[0], -1), wanted)
+        values = from_chunks(data.reshape(*shape, _CHUNK), dtype.numpy, major)
+        return (
+            values[wanted.which]
+            if len(values) > 1
+            else np.broadcast_to(values, (self.warps, *values.shape[1:]))
+        )
+
+    def _distinct(self, descriptor: Array) -> Operands:
+        """Each descriptor of each block once."""
+        mine = np.broadcast_to(descriptor, (self.warps, LANES))[:, 0].astype(np.uint64)
+        block = self.batch.block_of[self.group.index]
+        keys = np.stack([block.astype(np.uint64), mine], axis=1)
+        unique, first, which = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+        return Operands(unique[:, 1], first, which.reshape(-1))
+
+    def _read_chunks(self, address: Array, wanted: Operands) -> Array:
+        """Bytes (n, chunks, 16) of distinct matrices, read for every warp that wants them."""
+        index, count = self.group.index, address.shape[1]
+        every = Access(
+            address[wanted.which].reshape(-1),
+            np.repeat(index, count),
+            np.zeros(index.size * count, np.int64),
+            _CHUNK,
+            self.pc,
+            (1, index.size * count),
+            None,
+            whole_warp=True,
+        )
+        group = np.repeat(self.flights.committed[index], count)
+        data = self._shared.read_later(every, group, matrix=True)
+        self.flights.open[index] = True
+        return data.reshape(index.size, count, _CHUNK)[wanted.first]
+
+    def warpgroup_write(self, registers: tuple[Reg, ...], values: list[Array]) -> None:
+        self._check_fence(registers)
+        for reg, value in zip(registers, values, strict=True):
+            self.registers.write(reg, value, self.group, None)
+        self.flights.use(registers, self.group.index, self.pc, writes=True)
+
+    def warpgroup_uses(self, registers: tuple[Reg, ...]) -> None:
+        for reg in registers:
+            if self.flights.written(reg):
+                self._check_flight(reg, "multiplies")
+        self._check_fence(registers)
+        self.flights.use(registers, self.group.index, self.pc, writes=False)
+
+    def _check_fence(self, registers: tuple[Reg, ...]) -> None:
+        late = self.flights.unfenced(registers, self.group.index)
+        if late is None or not self.reporter.findings.wants("inflight"):
+            return
+        which, pc = late
+        more = {} if pc is None else {"other_loc": self.reporter.loc(pc), "other_did": "written"}
+        self.reporter.at_thread(
+            "inflight",
+            self.pc,
+            int(self.group.index[which.argmax()]),
+            0,
+            "starts a wgmma without wgmma.fence "
+            + ("before it" if pc is None else "since another instruction wrote its registers"),
+            fix="kd.wgmma_fence() after the last write to accumulators or A registers",
+            **more,
+        )
+
+    def warpgroup_fence(self) -> None:
+        self.flights.fence(self.group.index)
+
+    def warpgroup_commit(self) -> None:
+        index = self.group.index
+        self.flights.commit(index)
+        if self._waiting.any():
+            rows = np.nonzero(self._waiting)[0]
+            self._waiting[rows] = False
+            self.freed.append(("warp group", rows))
+
+    def warpgroup_wait(self, pending: int) -> None:
+        """A wgmma is done when all warps of its warp group have started it, and not before."""
+        flights, index = self.flights, self.group.index
+        behind = self._slowest()[index] < flights.committed[index] - pending
+        self._waiting[index] = behind
+        self.hold("warp group", behind, again=True)
+        ready = index[~behind]
+        flights.wait(ready, pending)
+        self.batch.clocks.finish_wgmma(ready, flights.finished[ready])
+
+    def _slowest(self) -> Array:
+        """How many groups of wgmma all living warps of each warp's warp group have committed."""
+        batch, committed = self.batch, self.flights.committed
+        if (committed == committed[0]).all():
+            return committed
+        group = batch.block_of * batch.warps_per_block + batch.local // GROUP_WARPS
+        alive = batch.alive.any(axis=1)
+        least = np.full(batch.rows, np.iinfo(np.int64).max)
+        np.minimum.at(least, group[alive], committed[alive])
+        return least[group]

@@ -1,0 +1,89 @@
+"""The machine's mbarriers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from kdsl_core.ir.protocols import Array
+from kdsl_core.sim.access import Access
+from kdsl_core.sim.groups import LANES
+from kdsl_core.sim.machine_order import OrderPart
+from kdsl_core.sim.machine_memory import MemoryPart
+from kdsl_core.sim.mbarrier_use import MbarrierUse
+from kdsl_core.sim.unfinished import NO_BARRIER
+
+
+class MbarrierPart(OrderPart, MemoryPart):
+    """What threads do with mbarriers."""
+
+    @property
+    def barrier_use(self) -> MbarrierUse:
+        """Arrivals, bytes and their checks, for the current group."""
+        return MbarrierUse(self.batch, self._shared, self.mbarriers, self.reporter)
+
+    def mbarrier_init(self, address: Array, count: Array) -> None:
+        access = self.access(address, 8, None, "mbarrier")
+        if access.address.size:
+            self.barrier_use.init(access, access.squeeze(np.broadcast_to(count, access.shape)))
+
+    def mbarrier_invalidate(self, address: Array) -> None:
+        access = self.access(address, 8, None, "mbarrier")
+        if access.address.size:
+            self.barrier_use.invalidate(access)
+
+    def mbarrier_arrive(
+        self,
+        address: Array,
+        count: Array,
+        *,
+        expect_bytes: Array | None = None,
+        where: Array | None = None,
+        cluster: bool = False,
+    ) -> None:
+        access = self.access(address, 8, where, "mbarrier")
+        if not access.address.size:
+            return
+        size = None if expect_bytes is None else self._flat(access, expect_bytes)
+        self._released(self.barrier_use.arrive(access, self._flat(access, count), size))
+
+    def mbarrier_expect(self, address: Array, size: Array, *, where: Array | None = None) -> None:
+        access = self.access(address, 8, where, "mbarrier")
+        if access.address.size:
+            self._released(self.barrier_use.expect(access, self._flat(access, size)))
+
+    def mbarrier_test(self, address: Array, parity: Array) -> Array:
+        access = self.access(address, 8, None, "mbarrier")
+        passed = self.barrier_use.test(access, self._flat(access, parity))
+        return access.spread(passed[:, None])[..., 0]
+
+    def mbarrier_wait(self, address: Array, parity: Array) -> None:
+        access = self.access(address, 8, None, "mbarrier")
+        use = self.barrier_use
+        passed = use.test(access, self._flat(access, parity), waits=True)
+        held = np.zeros(self.warps, bool)
+        held[np.searchsorted(self.group.index, access.row[~passed])] = True
+        self.hold("mbarrier", held, again=True)
+
+    def fence_mbarrier_init(self) -> None:
+        self.mbarriers.fence(self.group.index)
+
+    def async_copy_arrive(self, address: Array, *, counted: bool) -> None:
+        access = self.access(address, 8, None, "mbarrier")
+        if access.address.size:
+            barrier_of = np.full((self.batch.rows, LANES), NO_BARRIER)
+            barrier_of[access.row, access.lane] = self.barrier_use.find(access)
+            self._shared.hand_over(barrier_of)
+            self._released(self.barrier_use.copies_arrive(access, counted))
+
+    # -- parts ---------------------------------------------------------------------------------
+    def _flat(self, access: Access, value: Array) -> Array:
+        return access.squeeze(np.broadcast_to(value, access.shape)).astype(np.int64)
+
+    def _released(self, done: Array) -> None:
+        """Phases completed: wake who waits for them."""
+        if done.size:
+            rows = self.mbarriers.freed(done)
+            if rows.size:
+                self.freed.append(("mbarrier", rows))

@@ -1,0 +1,116 @@
+"""The machine's loads, stores and atomics, and its asynchronous copies (`cp.async`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from kdsl_core.dtypes import DType
+from kdsl_core.ir import SharedAlloc
+from kdsl_core.ir.protocols import Array
+from kdsl_core.sim.async_copies import AsyncCopies
+from kdsl_core.sim.batch import RANK_SHIFT, SHARED_BASE
+from kdsl_core.sim.machine_base import MachineBase
+from kdsl_core.sim.shadow import Flight
+
+
+class MemoryPart(MachineBase):
+    """What instructions do with memory."""
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self._copies = AsyncCopies(self.batch)
+
+    # -- memory -----------------------------------------------------------------------------
+    def load(
+        self,
+        space: str,
+        address: Array,
+        size: int,
+        *,
+        where: Array | None = None,
+        kind: str = "ld",
+    ) -> Array:
+        access = self.access(address, size, where, kind)
+        if not access.address.size:
+            return np.zeros((*access.shape, size), np.uint8)
+        self._count(space, access)
+        memory = self._global if space == "global" else self._shared
+        return access.spread(memory.load(access))
+
+    def store(
+        self,
+        space: str,
+        address: Array,
+        data: Array,
+        *,
+        where: Array | None = None,
+        kind: str = "st",
+    ) -> None:
+        size = data.shape[-1]
+        access = self.access(address, size, where, kind)
+        if not access.address.size:
+            return
+        self._count(space, access)
+        memory = self._global if space == "global" else self._shared
+        memory.store(access, access.squeeze(np.broadcast_to(data, (*access.shape, size))))
+
+    def atomic(
+        self,
+        space: str,
+        address: Array,
+        dtype: DType,
+        update: Callable[[Array, Array, Array], Array],
+        *,
+        where: Array | None = None,
+    ) -> Array:
+        access = self.access(address, dtype.bytes, where, "atomic")
+        old = np.zeros(access.shape, dtype.numpy)
+        if not access.address.size:
+            return old
+        self._count(space, access)
+        memory = self._global if space == "global" else self._shared
+        warp = np.searchsorted(self.group.index, access.row)
+
+        def for_threads(at: Array, now: Array) -> Array:
+            return update(now, warp[at], access.lane[at])
+
+        return access.spread(memory.atomic(access, dtype.numpy, for_threads)[:, None])[..., 0]
+
+    def shared_address(self, alloc: SharedAlloc) -> int:
+        return SHARED_BASE + alloc.offset
+
+    # -- asynchronous copies (cp.async) -----------------------------------------------------
+    def async_copy(
+        self, destination: Array, source: Array, size: int, source_bytes: Array | None
+    ) -> None:
+        to = self.access(destination, size, None, "cp.async")
+        if not to.address.size:
+            return
+        self._count("shared", to)
+        data = np.zeros((*to.shape, size), np.uint8)
+        limits = None if source_bytes is None else np.broadcast_to(source_bytes, to.shape)
+        amounts = [size] if limits is None else np.unique(limits[self.active]).tolist()
+        for amount in amounts:
+            if amount > 0:
+                where = None if limits is None or len(amounts) == 1 else limits == amount
+                data[..., :amount] += self.load("global", source, min(amount, size), where=where)
+        self._shared.store(to, to.squeeze(data), Flight(self._copies.group_of(to)))
+
+    def async_commit(self) -> None:
+        self._copies.commit(self.group)
+
+    def async_wait(self, pending: int) -> None:
+        self._copies.wait(self.group, pending)
+        self._shared.finish_copies(self._copies.finished)
+
+    # -- clusters ------------------------------------------------------------------------------
+    def cluster_address(self, address: Array, rank: Array) -> Array:
+        bad = rank >= self.batch.blocks_per_cluster
+        if bad.any():
+            size = self.batch.blocks_per_cluster
+            text = f"asks for shared memory of a block beyond the {size} of its cluster"
+            self.hazard("oob", text, where=bad)
+        return np.asarray(address + (rank + 1 << RANK_SHIFT)).astype(np.uint32)

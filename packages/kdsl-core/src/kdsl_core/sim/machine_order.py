@@ -1,0 +1,166 @@
+"""The machine's barriers, fences and synchronisation of lanes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from kdsl_core.ir import Operand
+from kdsl_core.ir.protocols import Array
+from kdsl_core.sim.barriers import NUMBERS, Barriers, LaneSync
+from kdsl_core.sim.cluster_barriers import ClusterBarriers
+from kdsl_core.sim.groups import LANES
+from kdsl_core.sim.machine_base import MachineBase
+
+_BITS = np.arange(LANES, dtype=np.uint32)
+_FULL_MASK = 0xFFFFFFFF
+
+
+class OrderPart(MachineBase):
+    """What orders threads and their memory accesses."""
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.barriers = Barriers(self.batch)
+        self.lane_sync = LaneSync(self.batch)
+        self.cluster_barriers = ClusterBarriers(self.batch)
+
+    # -- order ------------------------------------------------------------------------------
+    def barrier(self, number: Operand, threads: int | None, *, wait: bool = True) -> None:
+        self._check_barrier(threads, wait)
+        numbers = np.broadcast_to(self.read(number), (self.warps, LANES))
+        first = self.active.argmax(axis=1)
+        wanted = numbers[np.arange(self.warps), first].astype(np.int64)
+        waits = np.zeros(self.warps, bool)
+        for which in np.unique(wanted).tolist():
+            if not 0 <= which < NUMBERS:
+                self.hazard("barrier", f"uses barrier {which}; a block has barriers 0 to 15")
+                continue
+            here = wanted == which
+            index = self.group.index[here]
+            self._check_arrival(index, which, threads)
+            freed = self.barriers.arrive(index, which, threads, wait, self.pc)
+            if wait:
+                waits[here] = ~np.isin(index, freed, assume_unique=True)
+            self.free("barrier", freed)
+        self.hold("barrier", waits)
+
+    def _check_barrier(self, threads: int | None, wait: bool) -> None:
+        batch, group = self.batch, self.group
+        if threads is not None and (threads % LANES or not 0 < threads <= 1024):
+            self.hazard("barrier", f"expects {threads} threads at a barrier, not whole warps")
+        if group.mask is not None:
+            missing = batch.alive[group.rows] & ~group.mask
+            if missing.any():
+                self._partial("reaches a block barrier without the other lanes of its warp")
+        if threads is None and not np.array_equal(batch.alive, batch.exist):
+            blocks = np.unique(batch.block_of[~np.equal(batch.alive, batch.exist).all(axis=1)])
+            gone = np.isin(batch.block_of[group.index], blocks)
+            if gone.any():
+                text = "waits at a barrier of the whole block, of which some threads have ended"
+                self.hazard("barrier", text, where=gone[:, None])
+
+    def _check_arrival(self, index: Array, number: int, threads: int | None) -> None:
+        crowded = self.barriers.overfull(index, number, threads)
+        rows = np.isin(self.group.index, index[crowded])
+        if rows.any():
+            text = f"is one of more warps at barrier {number} than it counts"
+            self.hazard("barrier", text, where=rows[:, None])
+        again = self.barriers.already_arrived(index, number)
+        rows = np.isin(self.group.index, index[again])
+        if rows.any() and self.group.mask is None:
+            text = f"arrives twice at barrier {number} before it completed"
+            self.hazard("barrier", text, where=rows[:, None])
+        need = self.barriers.needed(index, threads)
+        other = self.barriers.expected_elsewhere(index, number)
+        rows = np.isin(self.group.index, index[(other != 0) & (other != need)])
+        if rows.any():
+            text = f"expects another number of threads at barrier {number} than those before it"
+            self.hazard("barrier", text, where=rows[:, None])
+
+    def require_converged(self, *, whole: bool) -> None:
+        """Report lanes that are missing at an instruction for all lanes of a warp together.
+
+        With `whole` the warp must have 32 threads, too.
+        """
+        group = self.group
+        exist = self.batch.exist[group.rows]
+        if (exist & ~group.lanes()).any():
+            self._partial("executes an instruction of the whole warp without its other lanes")
+        elif whole and not exist.all():
+            self._partial("executes an instruction of the whole warp in a warp of fewer threads")
+
+    def _partial(self, text: str) -> None:
+        mask = self.active
+        self.hazard("barrier", text, where=mask & ~mask.all(axis=1, keepdims=True))
+
+    def sync_lanes(self, mask: Array) -> None:
+        group = self.group
+        if group.mask is None and not self.lane_sync.any_waiting and (mask == _FULL_MASK).all():
+            self.batch.clocks.tick(group.index)
+            return
+        named = (mask.astype(np.uint32)[..., None] >> _BITS & 1).astype(bool)
+        named = np.broadcast_to(named, (group.size, LANES, LANES))
+        lanes = group.lanes()
+        asked = np.asarray((named & lanes[:, :, None]).any(axis=1))
+        gone: Array = asked & ~self.batch.alive[group.rows] & self.batch.exist[group.rows]
+        if gone.any():
+            self.hazard(
+                "barrier",
+                "names lanes that have ended",
+                where=np.asarray(gone.any(axis=1, keepdims=True)),
+            )
+        unnamed = lanes & ~named[:, np.arange(LANES), np.arange(LANES)]
+        if unnamed.any():
+            self.hazard("barrier", "synchronises lanes without naming its own", where=unnamed)
+        go_on = self.lane_sync.arrive(group.index, lanes, asked)
+        self.hold("lanes", ~go_on)
+        self._free_lanes(group.index[go_on])
+
+    def _free_lanes(self, rows: Array) -> None:
+        if self.lane_sync.any_waiting:
+            self.lane_sync.any_waiting = bool(self.lane_sync.here.any())
+            self.freed.append(("lanes", rows))
+        self.lane_sync.any_waiting |= self.held is not None
+
+    def fence(self, scope: str) -> None:
+        index = self.group.index
+        self.batch.clocks.fence(index)
+        if scope != "cta":
+            clocks = self.batch.clocks
+            self._global.releases.fence(self.batch.first_block[index], clocks.known[index])
+
+    def fence_proxy(self, space: str) -> None:
+        index = self.group.index
+        self.batch.clocks.fence_proxy(index)
+        if space != "global":
+            self.mbarriers.fence(index)
+
+    # -- clusters ------------------------------------------------------------------------------
+    def cluster_arrive(self, *, release: bool) -> None:
+        index = self.group.index
+        twice = self.cluster_barriers.twice(index)
+        if twice.any():
+            text = "arrives at the cluster's barrier again before it has waited for it"
+            self.hazard("barrier", text, where=twice[:, None])
+        self.free("cluster", self.cluster_barriers.arrive(index, release))
+
+    def cluster_wait(self, *, acquire: bool) -> None:
+        index = self.group.index
+        early = self.cluster_barriers.early(index)
+        if early.any():
+            text = "waits at the cluster's barrier without having arrived"
+            self.hazard("barrier", text, where=early[:, None])
+        go_on = self.cluster_barriers.wait(index, acquire)
+        self.hold("cluster", ~go_on, again=True)
+
+    def require_lanes(self, source: Array, *, where: Array | None = None) -> None:
+        group = self.group
+        if group.mask is None:
+            return
+        lanes = np.broadcast_to(source, (group.size, LANES)).astype(np.int64) & (LANES - 1)
+        missing = ~np.take_along_axis(group.mask, lanes, axis=1)
+        if missing.any():
+            bad = missing if where is None else missing & where
+            self.hazard("barrier", "reads from a lane that does not take part", where=bad)

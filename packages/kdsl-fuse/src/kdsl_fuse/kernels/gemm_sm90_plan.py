@@ -1,0 +1,108 @@
+"""Hopper GEMMs ready to launch: configuration, grid, workspace, and the order of operands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from kdsl_core.dtypes import DType
+from kdsl_fuse import arrays
+from kdsl_fuse.kernels import gemm_sm90_model as model
+from kdsl_fuse.kernels.gemm_sm90 import Sm90Config, gemm_sm90, identity
+
+MULTIPROCESSORS = 132  # of an H100 SXM, an H200 and a GH200
+
+
+@dataclass(frozen=True)
+class Sm90Plan:
+    """One way to compute C[m, n] = A[m, k] · W[n, k]ᵀ: `swap` gives W the side of the rows."""
+
+    problem: model.Problem
+    config: Sm90Config
+    swap: bool = False
+    multiprocessors: int = MULTIPROCESSORS
+
+    def __str__(self) -> str:
+        c = self.config
+        words = ["x".join(map(str, c.tile)), f"s{c.stages}", c.schedule[:4] + str(c.consumers)]
+        if c.blocks_together > c.peers:
+            words.append(f"c{c.cluster[0]}x{c.cluster[1]}")
+        words += [f"p{c.peers}"] * (c.peers > 1) + [f"k{c.splits}"] * (c.splits > 1)
+        words += [f"r{c.registers[1]}"] if c.registers else []
+        return " ".join([*words, f"g{c.group}", *["swap"] * self.swap])
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of C."""
+        m, n = self.problem.m, self.problem.n
+        if self.swap:
+            m, n = n, m
+        (tile_m, tile_n, _), (cm, cn) = self.config.tile, self.config.cluster
+        rows, columns = -(-m // (tile_m * cm)) * cm, -(-n // (tile_n * cn)) * cn
+        return rows * columns * self.problem.batch
+
+    @property
+    def grid(self) -> int:
+        """Blocks of the grid: as many as run at a time, or one for each part of a tile."""
+        c = self.config
+        items = self.tiles * c.peers * c.splits
+        room = self.multiprocessors * model.blocks_per_multiprocessor(c, self.problem)
+        return min(items, room // c.blocks_together * c.blocks_together)
+
+    @property
+    def cluster(self) -> tuple[int, int, int] | None:
+        """The cluster's shape."""
+        together = self.config.blocks_together
+        return (together, 1, 1) if together > 1 else None
+
+    @property
+    def workspace_elements(self) -> tuple[int, int]:
+        """Elements of the partial sums (f32) and of the counters (i32); zeros without splits."""
+        c = self.config
+        if c.splits == 1:
+            return 0, 0
+        partial = self.tiles * c.splits * c.tile[0] * c.tile[1]
+        return partial, self.tiles * c.consumers * c.peers
+
+    def arguments(self, a: Any, w: Any, c: Any, extras: tuple[Any, ...]) -> list[Any]:
+        """The kernel's arrays for A, W, C and operands of the epilogue of C's shape."""
+        if not self.swap:
+            return [a, w, c, *extras]
+        return [w, a, arrays.transposed(c), *(arrays.transposed(extra) for extra in extras)]
+
+    def run(
+        self,
+        a: Any,
+        w: Any,
+        c: Any,
+        *extras: Any,
+        epilogue: Callable[..., Any] = identity,
+        workspace: tuple[Any, ...] = (),
+    ) -> None:
+        """Launch; `workspace` are partial sums and counters (zeros) when K is split."""
+        first = self.arguments(a, w, c, extras)
+        launch = gemm_sm90.configure(
+            grid=self.grid, block=self.config.threads, cluster=self.cluster
+        )
+        launch(*first[:3], *workspace, *first[3:], epilogue=epilogue, config=self.config)
+
+
+def candidates(
+    m: int,
+    n: int,
+    k: int,
+    dtype: DType,
+    result: DType | None = None,
+    *,
+    batch: int = 1,
+    multiprocessors: int = MULTIPROCESSORS,
+    limit: int = 12,
+) -> list[Sm90Plan]:
+    """The plans that the model finds fastest, fastest first."""
+    stored = result or dtype
+    problem = model.Problem(
+        m, n, k, dtype.bytes, stored.bytes, batch, by_tma=n * stored.bytes % 16 == 0
+    )
+    ranked = model.rank(problem, multiprocessors)[:limit]
+    return [Sm90Plan(problem, config, swap, multiprocessors) for _, swap, config in ranked]
