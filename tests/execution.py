@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ class Executor:
         block: Any,
         *arrays: Any,
         ulps: float = 0.0,
+        cluster: Any = None,
         **statics: Any,
     ) -> list[np.ndarray[Any, Any]]:
         """The arrays after the launch, in copies; array arguments stay as they are.
@@ -29,11 +30,17 @@ class Executor:
         Units: `ulps` is how far, relative to the type's epsilon, the GPU's floats may be from the
         simulator's: 0 for kernels without approximate functions.
         """
+        launch = kernel.configure(grid=grid, block=block, cluster=cluster)
+        return self.run(lambda *held: launch(*held, **statics), *arrays, ulps=ulps)
+
+    def run(
+        self, action: Callable[..., Any], *arrays: Any, ulps: float = 0.0
+    ) -> list[np.ndarray[Any, Any]]:
+        """The arrays after `action(*arrays)`, which may launch several kernels on them."""
         simulated = [_copy(array) for array in arrays]
-        kernel[grid, block](*simulated, **statics)
+        action(*simulated)
         if self.gpu:
-            measured = _on_gpu(kernel, grid, block, arrays, statics)
-            for ours, theirs in zip(simulated, measured, strict=True):
+            for ours, theirs in zip(simulated, _on_gpu(action, arrays), strict=True):
                 if isinstance(ours, np.ndarray):
                     assert_agree(ours, theirs, ulps)
         return [array for array in simulated if isinstance(array, np.ndarray)]
@@ -59,40 +66,47 @@ def _bits(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _copy(array: Any) -> Any:
-    """A copy with the same strides, or the number itself."""
+    """A copy with the same order of modes and the same broadcasts, or the number itself."""
     if not isinstance(array, np.ndarray):
         return array
-    order = np.argsort([-abs(step) for step in array.strides], kind="stable")
-    dense = np.ascontiguousarray(array.transpose(order))
-    return dense.copy().transpose(np.argsort(order))
+    stored = _stored(array)
+    order = np.argsort([-abs(step) for step in stored.strides], kind="stable")
+    dense = np.ascontiguousarray(stored.transpose(order)).copy().transpose(np.argsort(order))
+    return dense if stored.shape == array.shape else np.broadcast_to(dense, array.shape)
+
+
+def _stored(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """One element of each mode that is broadcast, all of the others."""
+    return array[tuple(slice(1) if step == 0 else slice(None) for step in array.strides)]
 
 
 class _Strided:
-    """A transposed view of a dense array on the GPU."""
+    """A transposed or broadcast view of a dense array on the GPU."""
 
     def __init__(self, array: np.ndarray[Any, Any]) -> None:
         from kdsl_runtime.device_array import to_device
 
-        self.order = list(np.argsort([-abs(step) for step in array.strides], kind="stable"))
+        stored = _stored(array)
+        self.shape = array.shape
+        self.order = list(np.argsort([-abs(step) for step in stored.strides], kind="stable"))
         self.back = [int(axis) for axis in np.argsort(self.order)]
-        self.base = to_device(np.ascontiguousarray(array.transpose(self.order)))
+        self.base = to_device(np.ascontiguousarray(stored.transpose(self.order)))
 
     def __kdsl_array__(self) -> Any:
         from dataclasses import replace
 
         info = self.base.__kdsl_array__()
-        shape = tuple(info.shape[axis] for axis in self.back)
-        strides = tuple(info.strides[axis] for axis in self.back)
-        return replace(info, shape=shape, strides=strides)
+        here = [(info.shape[axis], info.strides[axis]) for axis in self.back]
+        wanted = zip(self.shape, here, strict=True)
+        strides = tuple(step if size == extent else 0 for extent, (size, step) in wanted)
+        return replace(info, shape=self.shape, strides=strides)
 
     def read(self) -> np.ndarray[Any, Any]:
         """The array, back on the host."""
-        return self.base.read().transpose(self.back)
+        return np.broadcast_to(self.base.read().transpose(self.back), self.shape)
 
 
-def _on_gpu(
-    kernel: Any, grid: Any, block: Any, arrays: Sequence[Any], statics: dict[str, Any]
-) -> list[Any]:
+def _on_gpu(action: Callable[..., Any], arrays: Sequence[Any]) -> list[Any]:
     held = [_Strided(array) if isinstance(array, np.ndarray) else array for array in arrays]
-    kernel[grid, block](*held, **statics)
+    action(*held)
     return [item.read() if isinstance(item, _Strided) else item for item in held]

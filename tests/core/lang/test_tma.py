@@ -249,6 +249,26 @@ def test_tiles_and_coordinates_of_a_call() -> None:
     assert moved.code == "K457" and "known is 128" in str(moved)
 
 
+def test_boxes_start_at_whole_16_bytes() -> None:
+    """A known coordinate along the contiguous mode is a multiple of 16 bytes; others are free."""
+    layout = Layout((8, 32), (32, 1))
+
+    def load(x: Any, coord: Any) -> None:
+        kd.tma_load(x, layout, (8, 32))(kd.smem(kd.f32, layout), coord, kd.mbarrier())
+
+    for coord in ((3, 2), (0, -1)):
+        error = refused(lambda x, coord=coord: load(x, coord))
+        assert error.code == "K460" and isinstance(error, LayoutError)
+        assert (
+            f"multiple of 4 elements (16 bytes) along the contiguous mode, got {coord[1]}"
+            in str(error)
+        )
+    x = kd.spec("f32", (64, 64))
+    assert "{-4, 3}" in views(lambda x: load(x, (3, -4))).ptx(x, target="sm_90a", block=32)
+    store = refused(lambda x: kd.tma_store(x, layout, (8, 32))(kd.smem(kd.f32, layout), (0, 6)))
+    assert store.code == "K460"
+
+
 def test_simulated_arrays_obey_the_same_limits() -> None:
     """A NumPy array that the TMA unit could not describe is refused at the launch."""
     tile = Layout((8, 32), (32, 1))

@@ -74,11 +74,22 @@ def test_reading_the_other_block(options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, *({"order": "shuffle", "seed": i} for i in range(3))])
-@pytest.mark.parametrize(("left_out", "want"), [("before", {"race", "uninit"}), ("after", {"exited"})])
+@pytest.mark.parametrize(
+    ("left_out", "want"), [("before", {"race", "uninit"}), ("after", {"exited"})]
+)
 def test_without_a_barrier(left_out: str, want: set[str], options: dict[str, Any]) -> None:
     """Reading too early is a race (or reads nothing); leaving too early takes the memory away."""
     hazards = found(swap(**{left_out: False}).run(2, z=np.zeros(64, np.uint32)), **options)
     assert hazards and set(hazards) <= want
+
+
+def test_a_block_that_ended_has_a_code_of_its_own() -> None:
+    """The report says whose memory it was, and at which line it was accessed."""
+    result = swap(after=False).run(2, z=np.zeros(64, np.uint32))(on_hazard="collect")
+    (hazard, *_) = result.hazards
+    assert hazard.error().code == "K513"
+    assert "of its cluster, which may have ended" in hazard.message
+    assert hazard.lines
 
 
 def test_barrier_used_wrongly() -> None:

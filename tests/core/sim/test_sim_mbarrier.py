@@ -103,54 +103,54 @@ def test_arriving_beyond_the_count() -> None:
     assert "mbarrier bar" in text
 
 
-def test_initialising_twice() -> None:
+@pytest.mark.parametrize("between", [False, True])
+def test_initialising_twice(between: bool) -> None:
     """An mbarrier in use must be invalidated before it is made again."""
-    for between in (False, True):
-        a = Author(32)
-        bar = make(a, 32)
-        sync_warp(a.b)
-
-        def again(bar: Operand = bar, between: bool = between) -> None:
-            if between:
-                mbarrier.invalidate(a.b, bar)
-            mbarrier.init(a.b, bar, a.const(32))
-
-        a.when(a.test("eq", a.tid, 0), again)
-        assert found(a.run()) == ([] if between else ["barrier"])
-
-
-def test_ordinary_accesses_to_a_live_barrier() -> None:
-    """The eight bytes of an mbarrier are no data."""
-    for kind in ("load", "store"):
-        a = Author(32)
-        bar = make(a, 32)
-        sync_warp(a.b)
-        if kind == "load":
-            a.get("shared", bar)
-        else:
-            a.when(a.test("eq", a.tid, 0), lambda: a.put("shared", bar, a.const(1)))  # noqa: B023 — called at once
-        assert "barrier" in found(a.run())
-
-
-def test_an_impossible_parity_and_count() -> None:
-    """Parities are 0 and 1; a count is at least 1."""
     a = Author(32)
     bar = make(a, 32)
     sync_warp(a.b)
-    mbarrier.arrive(a.b, bar)
-    mbarrier.test_wait(a.b, bar, a.const(2))
-    assert found(a.run()) == ["barrier"]
-    a = Author(32)
-    make(a, 0)
-    assert found(a.run()) == ["barrier"]
+
+    def again() -> None:
+        if between:
+            mbarrier.invalidate(a.b, bar)
+        mbarrier.init(a.b, bar, a.const(32))
+
+    a.when(a.test("eq", a.tid, 0), again)
+    assert found(a.run()) == ([] if between else ["barrier"])
 
 
-def test_too_many_bytes() -> None:
-    """A phase counts fewer than 2²⁰ bytes."""
+@pytest.mark.parametrize("kind", ["load", "store"])
+def test_ordinary_accesses_to_a_live_barrier(kind: str) -> None:
+    """The eight bytes of an mbarrier are no data."""
     a = Author(32)
-    bar = make(a, 1)
-    a.when(a.test("eq", a.tid, 0), lambda: mbarrier.expect(a.b, bar, a.const(1 << 20)))
-    assert found(a.run()) == ["barrier"]
+    bar = make(a, 32)
+    sync_warp(a.b)
+
+    def touch() -> None:
+        if kind == "load":
+            a.get("shared", bar)
+        else:
+            a.put("shared", bar, a.const(1))
+
+    a.when(a.test("eq", a.tid, 0), touch)
+    assert "barrier" in found(a.run())
+
+
+@pytest.mark.parametrize("what", ["parity", "count", "bytes"])
+def test_numbers_out_of_range(what: str) -> None:
+    """Parities are 0 and 1, counts at least 1, and a phase counts fewer than 2²⁰ bytes."""
+    a = Author(32)
+    given = a.scalar("given")
+    bar = a.shared("bar", 8)
+    count = given if what == "count" else a.const(32)
+    a.when(a.test("eq", a.tid, 0), lambda: mbarrier.init(a.b, bar, count))
+    sync_warp(a.b)
+    if what == "parity":
+        mbarrier.test_wait(a.b, bar, given)
+    elif what == "bytes":
+        mbarrier.expect(a.b, bar, given)
+    value = {"parity": 2, "count": 0, "bytes": 1 << 20}[what]
+    assert found(a.run(1, {"given": value})) == ["barrier"]
 
 
 def test_deadlock_shows_phase_arrivals_and_bytes() -> None:
@@ -247,3 +247,74 @@ def test_copies_that_arrive(waits: bool, want: list[str]) -> None:
     result: sim.Result = a.run(x=x, z=z)(on_hazard="collect")
     assert codes(result)[: len(want) or None] == want
     np.testing.assert_array_equal(z, x.reshape(-1, 4)[np.arange(THREADS) ^ 32, 0])
+
+
+@pytest.mark.parametrize("kind", ["writes", "reads"])
+@pytest.mark.parametrize(("synced", "want"), [(True, []), (False, ["race"])])
+def test_one_lane_arrives_for_its_warp(kind: str, synced: bool, want: list[str]) -> None:
+    """Other lanes' accesses are released only when the warp synchronises first."""
+    a = Author(THREADS, z="u32")
+    s = a.shared("s", 128)
+    bar = make(a, 1)
+    lane = a.do("and", a.tid, 31)
+    a.when(a.test("lt", a.tid, 32), lambda: a.put("shared", a.word(s, lane), lane))
+    barrier_sync(a.b)
+
+    def produce() -> None:
+        if kind == "writes":
+            a.put("shared", a.word(s, lane), a.do("add", lane, 7))
+        else:
+            a.get("shared", a.word(s, lane))
+        if synced:
+            sync_warp(a.b)
+        a.when(a.test("eq", lane, 0), lambda: mbarrier.arrive(a.b, bar))
+
+    def consume() -> None:
+        mbarrier.wait(a.b, bar, a.const(0))
+        a.put("shared", a.word(s, lane), a.do("add", lane, 9))
+
+    a.when(a.test("lt", a.tid, 32), produce, consume)
+    assert found(a.run(z=words(32))) == want
+
+
+def test_a_lane_releases_what_it_did_itself() -> None:
+    """A lane that arrives alone needs no synchronisation for its own accesses."""
+    a = Author(THREADS)
+    s = a.shared("s", 128)
+    bar = make(a, 1)
+    barrier_sync(a.b)
+    lane = a.do("and", a.tid, 31)
+    a.when(a.test("lt", a.tid, 32), lambda: a.put("shared", a.word(s, lane), lane))
+    a.when(a.test("eq", a.tid, 3), lambda: mbarrier.arrive(a.b, bar))
+
+    def consume() -> None:
+        mbarrier.wait(a.b, bar, a.const(0))
+        a.get("shared", a.do("add", s, 12))
+
+    a.when(a.test("ge", a.tid, 32), consume)
+    assert found(a.run()) == []
+
+
+@pytest.mark.parametrize(("kind", "want"), [("reads", []), ("writes", ["race"])])
+def test_relaxed_arrivals_say_that_reads_are_over(kind: str, want: list[str]) -> None:
+    """Whoever waits may overwrite what was read, but does not see what was written."""
+    a = Author(THREADS)
+    s = a.shared("s", 128)
+    bar = make(a, 32)
+    lane = a.do("and", a.tid, 31)
+    a.when(a.test("lt", a.tid, 32), lambda: a.put("shared", a.word(s, lane), lane))
+    barrier_sync(a.b)
+
+    def touch() -> None:
+        if kind == "reads":
+            a.get("shared", a.word(s, lane))
+        else:
+            a.put("shared", a.word(s, lane), a.const(3))
+        mbarrier.arrive(a.b, bar, relaxed=True)
+
+    def overwrite() -> None:
+        mbarrier.wait(a.b, bar, a.const(0))
+        a.put("shared", a.word(s, lane), a.const(4))
+
+    a.when(a.test("lt", a.tid, 32), touch, overwrite)
+    assert found(a.run()) == want

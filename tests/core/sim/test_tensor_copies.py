@@ -151,6 +151,16 @@ def test_load_of_each_block() -> None:
     assert bench.codes == []
 
 
+@pytest.mark.parametrize(("first", "found"), [(-8, []), (4, []), (2, ["misaligned"])])
+def test_innermost_coordinates(first: int, found: list[str]) -> None:
+    """The innermost coordinate is a multiple of 16 bytes, the others are free."""
+    bench = Bench(matrix(), box=(32, 16))
+    bench.tma.tensor_load(HANDLE, [lanes(first), lanes(3)], TILE, lanes(BARRIER))
+    assert bench.codes == found
+    bench.tma.tensor_store(HANDLE, [lanes(first), lanes(-3)], TILE, reduce=None)
+    assert bench.codes == found
+
+
 def test_masked_load_does_nothing() -> None:
     """Lanes whose predicate is false issue no copy."""
     bench = Bench(matrix(), box=(32, 16))

@@ -125,7 +125,7 @@ class PipelineReader:
         """Let the oldest stage that this reader still holds be filled again.
 
         Threads: all of the reader, each with its own number `thread`; the first ones arrive, one
-        for each block that must know.
+        for each block that must know. Readers by ordinary loads meet (`sync_warp`) before it.
         """
         barrier = self.pipeline.empty[self.oldest.stage]
         for number, rank in enumerate(self.pipeline.sharers):
@@ -134,6 +134,10 @@ class PipelineReader:
         self.oldest.advance()
 
     def skip(self, steps: Any) -> None:
-        """Leave out `steps` stages that another reader takes."""
+        """Leave out `steps` stages that another reader takes.
+
+        Threads: before the next `wait`, those stages must have been waited for by their reader: a
+        parity tells a phase from the next one, not from the one after that.
+        """
         self.at.skip(steps)
         self.oldest.skip(steps)

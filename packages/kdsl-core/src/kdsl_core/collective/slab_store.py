@@ -41,23 +41,29 @@ class Parity:
 class Meeting:
     """Where the warp groups of one number in all blocks of a cluster wait for each other.
 
+    They meet by turns at two barriers: a block that goes on from one meeting may arrive at the next
+    before a third block has been told of all arrivals at the first.
+
     Threads: all of a warp group, which has met at a barrier of its own before.
-    Memory: 8 bytes of shared memory a group; what was written before is visible to all afterwards.
+    Memory: 16 bytes of shared memory a group; what was written before is visible to all afterwards.
     """
 
     def __init__(self, blocks: int, groups: int, group: Any, thread: Any) -> None:
         self.blocks = blocks
-        self.all = mbarrier(blocks, groups, name="meeting")
-        self.mine = self.all[group]
+        self.all = mbarrier(blocks, 2 * groups, name="meeting")
+        self.mine = self.all[2 * group], self.all[2 * group + 1]
         self.thread = thread
         self.parity = Parity(0)
 
-    def wait(self) -> None:
-        """Arrive in every block, and wait until every block has arrived in this one."""
+    def wait(self, turn: int) -> None:
+        """Arrive in every block, and wait until every block has arrived in this one.
+
+        `turn` is 0 and 1 alternately.
+        """
         for rank in range(self.blocks):
-            self.mine.arrive(rank=rank, pred=self.thread == rank)
-        self.mine.wait(self.parity.now)
-        self.parity.now = self.parity.now ^ 1
+            self.mine[turn].arrive(rank=rank, pred=self.thread == rank)
+        self.mine[turn].wait(self.parity.now)
+        self.parity.now = self.parity.now ^ turn
 
 
 class SlabStore:
@@ -185,15 +191,15 @@ class SlabStore:
             _leave_units(self, partial, first + start * ROWS)
 
     def _exchange(self, block: Tensor, start: int) -> None:
-        self._meet()
+        self._meet(0)
         self.deposit(block, start)
-        self._meet()
+        self._meet(1)
 
-    def _meet(self) -> None:
+    def _meet(self, turn: int) -> None:
         """Wait for everyone who reads or writes this slab."""
         self.barrier.sync()
         if self.meeting is not None:
-            self.meeting.wait()
+            self.meeting.wait(turn)
 
 
 @func

@@ -72,9 +72,10 @@ def access_elements(tensor: Tensor, mode: int, limit_bytes: int = 16) -> int:
     Accesses of this width that start at a multiple of it neither break alignment nor cross the
     end of the tensor.
     """
-    align = math.gcd(tensor.place((0, 0)).align, limit_bytes)
-    stride = tensor.stride[1 - mode]
-    align = math.gcd(align, divisor(stride) * tensor.dtype.bytes)
+    align = math.gcd(tensor.place((0,) * len(tensor.layout)).align, limit_bytes)
+    for other, stride in enumerate(tensor.stride):
+        if other != mode:
+            align = math.gcd(align, divisor(stride) * tensor.dtype.bytes)
     return math.gcd(max(align // tensor.dtype.bytes, 1), divisor(tensor.shape[mode]))
 
 

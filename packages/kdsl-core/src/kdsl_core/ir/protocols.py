@@ -222,10 +222,12 @@ class Machine(Protocol):
         expect_bytes: Array | None = None,
         where: Array | None = None,
         cluster: bool = False,
+        relaxed: bool = False,
     ) -> None:
         """Arrive `count` times; first expect `expect_bytes` more bytes of the current phase.
 
-        `cluster` says that the release is seen by the whole cluster (remote arrivals).
+        `cluster` says that the release is seen by the whole cluster (remote arrivals); `relaxed`
+        that nothing is released but that the thread's reads are over.
         """
 
     def mbarrier_expect(self, address: Array, size: Array, *, where: Array | None = None) -> None:

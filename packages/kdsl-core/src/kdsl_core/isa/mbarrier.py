@@ -177,6 +177,7 @@ class MbarrierArriveOp(_MbarrierOp):
             expect_bytes=None if self.expect_bytes is None else lanes(m, self.expect_bytes),
             where=condition_lanes(m, self.pred),
             cluster=self.remote,
+            relaxed=self.relaxed,
         )
 
 

@@ -66,7 +66,21 @@ class TmaTile:
 
     def _at(self, coord: Any, start: tuple[int, ...]) -> tuple[Operand, ...]:
         """The coordinates of a box, innermost first."""
-        return tuple(coordinate(coord[mode] + start[mode]) for mode in self.boxes.order)
+        place = [coord[mode] + start[mode] for mode in self.boxes.order]
+        return self._whole_line(place[0]), *map(coordinate, place[1:])
+
+    def _whole_line(self, number: Any) -> Operand:
+        """The innermost coordinate, which must be a whole number of 16 bytes."""
+        operand, step = coordinate(number), ALIGNMENT // self.dtype.bytes
+        if isinstance(operand, Const) and operand.value % step:
+            raise LayoutError(
+                f"a TMA box of {self.dtype} starts at a multiple of {step} elements (16 bytes) "
+                f"along the contiguous mode, got {operand.value}",
+                code="K460",
+                loc=here(),
+                fix="start the tile at whole 16 bytes there; the other modes are free",
+            )
+        return operand
 
     def _coordinates(self, coord: Any) -> tuple[Any, ...]:
         whole = coord if isinstance(coord, tuple) else (coord,)

@@ -55,7 +55,7 @@ class TmaIm2col(TmaTile):
             tma.load(
                 builder(),
                 self.map,
-                tuple(map(coordinate, (channel + start[1], *reversed(pixel)))),
+                (self._whole_line(channel + start[1]), *map(coordinate, reversed(pixel))),
                 address,
                 barrier.address,
                 destination_offset=offset + place * self.dtype.bytes,

@@ -77,6 +77,10 @@ class Batch:
             found[f"nclusterid.{axis}"] = np.array([[blocks // size]])
         return {name: value.astype(np.uint32) for name, value in found.items()}
 
+    def living_blocks(self) -> Array:
+        """Which blocks have threads that have not ended, bool (blocks,)."""
+        return np.asarray(self.alive.reshape(self.blocks.size, -1).any(axis=1))
+
     def block_coordinate(self, row: int) -> tuple[int, int, int]:
         """(x, y, z) of the block that a row's warp belongs to."""
         return self._coordinate(int(self.blocks[self.block_of[row]]))

@@ -11,23 +11,25 @@ from __future__ import annotations
 import numpy as np
 
 from kdsl_core.ir.protocols import Array
+from kdsl_core.sim.lane_releases import LaneReleases
 
 MOST_AGENTS = 1 << 10
 UNIT_EPOCH = 1 << 24  # of units' first work: later than those of all warps
 GROUP_WARPS = 4
 _GROWTH = 8
+_KINDS = 3  # of knowledge: everything, what reaches asynchronous units, and reads
 
 
 class ClockTable:
     """Clocks that somebody keeps for later, such as those released at a barrier.
 
-    Shapes: `rows` (count, 2, agents), like `Clocks.past`.
+    Shapes: `rows` (count, 3, agents), like `Clocks.past`.
     """
 
     __slots__ = ("rows",)
 
     def __init__(self, count: int, agents: int) -> None:
-        self.rows = np.zeros((count, 2, agents), np.int64)
+        self.rows = np.zeros((count, _KINDS, agents), np.int64)
 
     def widen(self, agents: int) -> None:
         """Make room for more agents."""
@@ -50,7 +52,8 @@ class Clocks:
     epoch of agent a (of w's cluster) whose accesses happened before what w does now; the entry of
     w itself is `epoch[w] − 1`, because lanes of one warp are ordered only by a synchronisation as
     well. `proxy[w, a]` is the same for asynchronous units that w starts: ordinary accesses reach
-    them through a proxy fence only. `everyone` is the least that warps know of each other:
+    them through a proxy fence only. `reads[w, a]` is the last epoch whose reads are over, which
+    relaxed arrivals tell, too. `everyone` is the least that warps know of each other:
     accesses of warps up to it are ordered for all.
     """
 
@@ -75,10 +78,11 @@ class Clocks:
         self._fenced = self.table(count)
         self._by_atomics = self.table(blocks // cluster)
         self._fences = False
+        self.lanes = LaneReleases(self.epoch)
 
     def _look(self) -> None:
         self.past = self._past.rows
-        self.known, self.proxy = self.past[:, 0], self.past[:, 1]
+        self.known, self.proxy, self.reads = (self.past[:, kind] for kind in range(_KINDS))
 
     def table(self, count: int) -> ClockTable:
         """A table of clocks that grows with the number of agents."""
@@ -102,10 +106,11 @@ class Clocks:
     def tick(self, index: Array) -> None:
         """Publish the past of warps: later accesses belong to their next epoch."""
         self.known[index, self.local[index]] = self.epoch[index]
+        self.reads[index, self.local[index]] = self.epoch[index]
         self.epoch[index] += 1
 
     def join(self, index: Array, clock: Array) -> None:
-        """Warps `index` learn `clock`, (W, 2, agents) or broadcast to it."""
+        """Warps `index` learn `clock`, (W, 3, agents) or broadcast to it."""
         self.past[index] = np.maximum(self.past[index], clock)
         self.settle()
 
@@ -134,10 +139,16 @@ class Clocks:
         self.proxy[index, self.local[index]] = self.epoch[index]
         self.epoch[index] += 1
 
-    def publish(self, index: Array) -> Array:
-        """The past of warps for others to learn, (W, 2, agents); their lanes stay unordered."""
+    def publish(self, index: Array, *, relaxed: bool = False) -> Array:
+        """The past of warps for others to learn, (W, 3, agents); their lanes stay unordered.
+
+        When `relaxed`, only that their reads are over.
+        """
         clocks = self.past[index]
-        clocks[np.arange(index.size), 0, self.local[index]] = self.epoch[index]
+        for kind in (0, 2):
+            clocks[np.arange(index.size), kind, self.local[index]] = self.epoch[index]
+        if relaxed:
+            clocks[:, :2] = 0
         self.epoch[index] += 1
         return clocks
 
@@ -145,7 +156,8 @@ class Clocks:
         """Warps know that the first `groups` (W,) of their warp group's wgmma are done."""
         column = self.tensor_core[index]
         epoch = np.where(groups > 0, UNIT_EPOCH + groups, 0)
-        self.known[index, column] = np.maximum(self.known[index, column], epoch)
+        for knowledge in (self.known, self.reads):
+            knowledge[index, column] = np.maximum(knowledge[index, column], epoch)
 
     def atomic(self, index: Array) -> None:
         """Release what was fenced, and acquire what other warps of the cluster released."""

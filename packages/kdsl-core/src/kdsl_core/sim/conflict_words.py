@@ -44,7 +44,8 @@ def words(
     if conflict.other == "multiplies":
         text = f"{verb} {where}, which a wgmma of the block may still be reading"
         return Words(text, "the wgmma was started", _FIX_READ)
-    who, kind = _other(batch, conflict, first, int(access.row[int(conflict.at[first])]))
+    at = int(conflict.at[first])
+    who, kind = _other(batch, conflict, first, int(access.row[at]), int(access.lane[at]))
     if conflict.code == "proxy":
         text = (
             f"lets an asynchronous unit read {where}, which {who} wrote by an ordinary store that "
@@ -76,7 +77,7 @@ def _transfer(conflict: Conflict, first: int, where: str, verb: str, space: str)
     return Words(text, "the transfer was started", _FIX_TRANSFER)
 
 
-def _other(batch: Batch, conflict: Conflict, first: int, row: int) -> tuple[str, str]:
+def _other(batch: Batch, conflict: Conflict, first: int, row: int, mine: int) -> tuple[str, str]:
     """The other thread, and how it is related: "lanes", "warps", "cluster" or "blocks"."""
     agent, lane = entry_thread(int(conflict.entry[first]))
     cluster = int(batch.first_block[row])
@@ -90,6 +91,8 @@ def _other(batch: Batch, conflict: Conflict, first: int, row: int) -> tuple[str,
         return f"{who} of block {_tuple(place)}", "blocks"
     if place != batch.block_coordinate(row):
         return f"{who} of block {_tuple(place)} of the same cluster", "cluster"
+    if warp == int(batch.local[row]) and lane == mine:
+        return "the thread itself", "lanes"
     if warp == int(batch.local[row]):
         return f"{who} of the same warp", "lanes"
     return f"{who} of the same block", "warps"

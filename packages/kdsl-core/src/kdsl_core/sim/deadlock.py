@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 import numpy as np
 
 from kdsl_core.sim.groups import Group
@@ -41,7 +43,24 @@ def report_deadlock(machine: SimMachine, parked: list[Group]) -> None:
     reporter.findings.add(hazard)
 
 
-def meanwhile(machine: SimMachine, parked: list[Group]) -> str:
+def report_runaway(machine: SimMachine, parked: list[Group], limit: int) -> NoReturn:
+    """The hazard that the run has executed too much.
+
+    Raises: HazardError, since the run cannot go on.
+    """
+    reporter = machine.reporter
+    hazard = Hazard(
+        "runaway",
+        f"more than {limit:,} instructions were executed; a loop here may never end"
+        f"{_meanwhile(machine, parked)}",
+        reporter.loc(machine.pc),
+        fix="check what the loop waits for, or raise `max_instructions`",
+    )
+    reporter.findings.add(hazard)
+    raise hazard.error()
+
+
+def _meanwhile(machine: SimMachine, parked: list[Group]) -> str:
     """Who waits in the first block that has waiting warps, as the rest of a sentence."""
     if not parked:
         return ""

@@ -19,10 +19,10 @@ class EndingPart(MatrixPart, TransferPart, MemoryPart):
     def end(self) -> None:
         """The group's lanes are about to end."""
         index, lanes = self.group.index, self.group.lanes()
-        working = self.flights.any and self.flights.unfinished(index)
-        if working is not False and working.any():
+        working = self.flights.unfinished(index)
+        if working.any():
             text = "ends before it has waited for its wgmma"
-            self._left(int(working.argmax()), 0, text, _FIX_WGMMA)
+            self._left(int(working.argmax()), 0, text, _FIX_WGMMA, self.flights.last_pc)
         shadow = self._shared.shadow
         reads = shadow.unfinished_bulk_reads() if shadow else []
         for access in reads:
@@ -42,8 +42,8 @@ class EndingPart(MatrixPart, TransferPart, MemoryPart):
         blocks = np.unique(batch.block_of[self.group.index])
         self._shared.end(blocks)
         if self.mbarriers.offset.size:
-            alive = batch.alive.any(axis=1).reshape(batch.blocks.size, -1).any(axis=1)
-            for number in self.mbarriers.left(blocks[~alive[blocks]]).tolist():
+            gone = blocks[~batch.living_blocks()[blocks]]
+            for number in self.mbarriers.left(gone).tolist():
                 self._left_transfer(number)
 
     def _left_transfer(self, number: int) -> None:
@@ -57,11 +57,9 @@ class EndingPart(MatrixPart, TransferPart, MemoryPart):
         )
         if barriers.bytes[number]:
             text += f" ({abs(int(barriers.bytes[number]))} bytes do not match what it expects)"
-        self._left(at, 0, text, _FIX_LOADS)
+        self._left(at, 0, text, _FIX_LOADS, int(barriers.pc[number]))
 
-    def _left(self, at: int, lane: int, text: str, fix: str, pc: int | None = None) -> None:
+    def _left(self, at: int, lane: int, text: str, fix: str, pc: int) -> None:
+        """Report at the instruction that started what was left behind."""
         row = int(self.group.index[at])
-        other = None if pc is None else self.reporter.loc(pc)
-        self.reporter.at_thread(
-            "inflight", self.pc, row, lane, text, other_loc=other, other_did="started", fix=fix
-        )
+        self.reporter.at_thread("inflight", pc, row, lane, text, fix=fix)

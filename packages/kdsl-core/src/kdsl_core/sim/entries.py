@@ -62,10 +62,22 @@ def unordered(clocks: Clocks, access: Access, old: Array) -> Array:
     """Which entries (L, k) of the same cluster do not happen before the access, bool (L, k)."""
     row = access.row[:, None]
     late = (old >> EPOCH_SHIFT) > clocks.known[row, old >> AGENT_SHIFT & AGENT]
+    if clocks.lanes.any:
+        late |= _withheld(clocks, access, old)
     if late.any() and not access.whole_warp:
         me = clocks.local[row] << AGENT_SHIFT | access.lane[:, None]
         late &= ((old & THREAD) != me) | (old >= INFLIGHT)
     return np.asarray(late)
+
+
+def _withheld(clocks: Clocks, access: Access, old: Array) -> Array:
+    """Which entries (L, k) are of lanes for which another lane of their warp arrived."""
+    row = np.broadcast_to(access.row[:, None], old.shape).reshape(-1)
+    entry = old.reshape(-1)
+    agent = entry >> AGENT_SHIFT & AGENT
+    other = np.where(agent < clocks.warps, row // clocks.warps * clocks.warps + agent, -1)
+    known, lane = clocks.known[row, agent], entry & 31
+    return clocks.lanes.withheld(row, known, other, lane, entry >> EPOCH_SHIFT).reshape(old.shape)
 
 
 def unfenced(clocks: Clocks, access: Access, old: Array) -> Array:

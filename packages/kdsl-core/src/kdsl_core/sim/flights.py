@@ -85,6 +85,11 @@ class RegisterFlights:
             self.any = False
             self._group.clear()
 
+    @property
+    def last_pc(self) -> int:
+        """Some wgmma that is not waited for."""
+        return max(self._pc.values())
+
     def unfinished(self, rows: Array) -> Array:
         """Which warps have started wgmma that they have not waited for, bool (W,)."""
         return np.asarray(self.open[rows] | (self.finished[rows] < self.committed[rows]))

@@ -11,10 +11,10 @@ import numpy as np
 from kdsl_core.ir.protocols import Array
 from kdsl_core.sim.access import Access
 from kdsl_core.sim.batch import Batch
+from kdsl_core.sim.entries import Conflict, entry_thread
 from kdsl_core.sim.global_shadow import GlobalShadow, Releases
 from kdsl_core.sim.memory import Allocation, GlobalStore, gather, scatter, update_in_turn
 from kdsl_core.sim.reporting import Reporter
-from kdsl_core.sim.entries import Conflict, entry_thread
 
 
 class GlobalAccess:
@@ -42,12 +42,6 @@ class GlobalAccess:
         """Asynchronous stores of groups below `finished` (rows, 32) are done."""
         for shadow in self._shadows.values():
             shadow.finish_stores(finished)
-
-    def expect(self, access: Access) -> None:
-        """Report addresses that no tensor has."""
-        if self._whole(access) is None:
-            for _ in self._split(access):
-                pass
 
     def load(self, access: Access, *, asynchronous: bool = False) -> Array:
         """Bytes (L, size); zeros where no tensor is."""
@@ -93,8 +87,8 @@ class GlobalAccess:
             if not allocation.writeable:
                 self._reporter.bad_address("oob", access, "global", chosen, read_only=True)
                 continue
-            part = None if group is None else group[chosen]
-            self._check(allocation, access.take(chosen), "updates", part, atomic=True)
+            groups = None if group is None else group[chosen]
+            self._check(allocation, access.take(chosen), "updates", groups, atomic=True)
             allocation.written = True
             words = allocation.data.view(dtype)
             which = np.nonzero(chosen)[0]

@@ -28,10 +28,11 @@ from kdsl_core.sim.unfinished import NO_BARRIER, UnfinishedWrites, Writes
 
 
 class Releases:
-    """What clusters (blocks, where there are none) released by fences and acquired by atomics, in the order of the run.
+    """What clusters released by fences and acquired by atomics, in the order of the run.
 
-    A fence of a warp releases its past and what it knows of its cluster's past; a later atomic of
-    another cluster acquires it. That errs towards "ordered": which atomic read which is not followed.
+    Without clusters, a block is one. A fence of a warp releases its past and what it knows of its
+    cluster's past; a later atomic of another cluster acquires it. That errs towards "ordered":
+    which atomic read which is not followed.
     """
 
     def __init__(self) -> None:

@@ -46,7 +46,7 @@ class Lifetimes:
         for block in blocks[self._touched[blocks] & ~self._alive()[blocks]].tolist():
             batch, size = self._batch, self._batch.warps_per_block
             mine = slice(block * size, (block + 1) * size)
-            seen = batch.clocks.known[mine, : batch.clocks.warps].max(axis=0)
+            seen = batch.clocks.reads[mine, : batch.clocks.warps].max(axis=0)
             late = self._epoch[block] > seen
             if late.any():
                 column = int(late.argmax())
@@ -54,7 +54,7 @@ class Lifetimes:
                 self._report(int(self._pc[block, column]), first + column, 0, block)
 
     def _alive(self) -> Array:
-        return self._batch.alive.any(axis=1).reshape(self._batch.blocks.size, -1).any(axis=1)
+        return self._batch.living_blocks()
 
     def _report(self, pc: int, row: int, lane: int, block: int) -> None:
         place = self._batch.block_coordinate(block * self._batch.warps_per_block)

@@ -19,14 +19,16 @@ from kdsl_core.sim.registers import RegisterFile
 from kdsl_core.sim.reporting import Reporter
 from kdsl_core.sim.shared_access import SharedAccess
 
+_OF_WARPS = ("ldmatrix", "mbarrier")  # accesses that leave nothing of single lanes to release
+
 
 class MachineBase:
     """One batch of blocks, and the group of its warps that executes an operation.
 
-    The scheduler sets `group`, `pc`, `fills_in` and `in_wgmma` before it runs an operation. Afterwards `held`
-    (W,) names the warps of the group that must wait, for something of the kind `waits_for`; with
-    `again` they execute the operation once more when they are set free. `freed` are the rows of
-    warps that need no longer wait for something of a kind.
+    The scheduler sets `group`, `pc`, `fills_in` and `in_wgmma` before it runs an operation.
+    Afterwards `held` (W,) names the warps of the group that must wait, for something of the kind
+    `waits_for`; with `again` they execute the operation once more when they are set free. `freed`
+    are the rows of warps that need no longer wait for something of a kind.
     """
 
     def __init__(
@@ -148,7 +150,12 @@ class MachineBase:
     # -- parts ---------------------------------------------------------------------------------
     def access(self, address: Array, size: int, where: Array | None, kind: str) -> Access:
         """The access of the group's active lanes at addresses (W, n)."""
-        return access_of(self.group, address, size, where, kind, self.pc)
+        access = access_of(self.group, address, size, where, kind, self.pc)
+        if self._shared.has_barriers and kind not in _OF_WARPS:
+            lanes = self.group.lanes() if access.active is None else access.active
+            if lanes.shape[1] == LANES:
+                self.batch.clocks.lanes.touch(self.group.index, lanes)
+        return access
 
     def _count(self, space: str, access: Access) -> None:
         if not self._counters.enabled:

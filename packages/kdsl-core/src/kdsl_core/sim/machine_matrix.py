@@ -138,4 +138,4 @@ class MatrixPart(MachineBase):
         alive = batch.alive.any(axis=1)
         least = np.full(batch.rows, np.iinfo(np.int64).max)
         np.minimum.at(least, group[alive], committed[alive])
-        return least[group]
+        return np.asarray(least[group])

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
 
 from kdsl_core.ir.protocols import Array
 from kdsl_core.sim.access import Access
 from kdsl_core.sim.groups import LANES
-from kdsl_core.sim.machine_order import OrderPart
 from kdsl_core.sim.machine_memory import MemoryPart
+from kdsl_core.sim.machine_order import OrderPart
 from kdsl_core.sim.mbarrier_use import MbarrierUse
 from kdsl_core.sim.unfinished import NO_BARRIER
 
@@ -41,12 +39,14 @@ class MbarrierPart(OrderPart, MemoryPart):
         expect_bytes: Array | None = None,
         where: Array | None = None,
         cluster: bool = False,
+        relaxed: bool = False,
     ) -> None:
         access = self.access(address, 8, where, "mbarrier")
         if not access.address.size:
             return
         size = None if expect_bytes is None else self._flat(access, expect_bytes)
-        self._released(self.barrier_use.arrive(access, self._flat(access, count), size))
+        counts = self._flat(access, count)
+        self._released(self.barrier_use.arrive(access, counts, size, relaxed=relaxed))
 
     def mbarrier_expect(self, address: Array, size: Array, *, where: Array | None = None) -> None:
         access = self.access(address, 8, where, "mbarrier")

@@ -91,6 +91,10 @@ class OrderPart(MachineBase):
         elif whole and not exist.all():
             self._partial("executes an instruction of the whole warp in a warp of fewer threads")
 
+    def meet(self) -> None:
+        """All lanes of the group's warps execute an instruction together."""
+        self.batch.clocks.lanes.meet(self.group.index)
+
     def _partial(self, text: str) -> None:
         mask = self.active
         self.hazard("barrier", text, where=mask & ~mask.all(axis=1, keepdims=True))
@@ -98,6 +102,7 @@ class OrderPart(MachineBase):
     def sync_lanes(self, mask: Array) -> None:
         group = self.group
         if group.mask is None and not self.lane_sync.any_waiting and (mask == _FULL_MASK).all():
+            self.batch.clocks.lanes.meet(group.index)
             self.batch.clocks.tick(group.index)
             return
         named = (mask.astype(np.uint32)[..., None] >> _BITS & 1).astype(bool)
@@ -115,6 +120,7 @@ class OrderPart(MachineBase):
         if unnamed.any():
             self.hazard("barrier", "synchronises lanes without naming its own", where=unnamed)
         go_on = self.lane_sync.arrive(group.index, lanes, asked)
+        self.batch.clocks.lanes.meet(group.index[go_on])
         self.hold("lanes", ~go_on)
         self._free_lanes(group.index[go_on])
 

@@ -18,13 +18,19 @@ from kdsl_core.sim.tensor_copies import TensorCopies
 
 
 class TransferPart(MbarrierPart):
-    """Implements `transfers.Transfers`, and counts each thread's groups of bulk copies."""
+    """Implements `transfers.Transfers`, and counts each thread's groups of bulk copies.
+
+    With `delays`, transfers do not complete when they are started; `late` are those that wait for
+    the scheduler to complete them.
+    """
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
         self._bulk_committed = np.zeros((self.batch.rows, LANES), np.int64)
         self._bulk_read = np.zeros((self.batch.rows, LANES), np.int64)
         self._bulk_done = np.zeros((self.batch.rows, LANES), np.int64)
+        self.delays = False
+        self.late: list[tuple[Access, Array]] = []
         copies = TensorCopies(self, self._maps, self, self.reporter, self._counters)
         self.tensor_load = copies.tensor_load
         self.tensor_store = copies.tensor_store
@@ -59,7 +65,14 @@ class TransferPart(MbarrierPart):
         self._shared.store(access, data, flight)
 
     def complete(self, access: Access, size: Array) -> None:
-        self._released(self.barrier_use.complete_bytes(access, size))
+        if self.delays:
+            self.late.append((access, size))
+        else:
+            self._released(self.barrier_use.complete_bytes(access, size))
+
+    def complete_late(self, at: int) -> None:
+        """A transfer that was delayed completes now."""
+        self._released(self.barrier_use.complete_bytes(*self.late.pop(at)))
 
     def send(self, access: Access) -> Array:
         return self._shared.read_later(access, self._bulk_group(access), matrix=False)

@@ -7,6 +7,7 @@ import numpy as np
 from kdsl_core.ir.protocols import Array
 from kdsl_core.sim.access import Access
 from kdsl_core.sim.batch import Batch
+from kdsl_core.sim.groups import LANES
 from kdsl_core.sim.mbarriers import MOST_ARRIVALS, MOST_BYTES, Mbarriers
 from kdsl_core.sim.reporting import Reporter
 from kdsl_core.sim.shared_access import SharedAccess
@@ -35,7 +36,8 @@ class MbarrierUse:
         """Make mbarriers that complete a phase after `count` (L,) arrivals."""
         strange = (count < 1) | (count > MOST_ARRIVALS)
         if strange.any():
-            text = f"gives an mbarrier {int(count[strange][0])} arrivals; 1 to {MOST_ARRIVALS} are possible"
+            given = int(count[strange][0])
+            text = f"gives an mbarrier {given} arrivals; 1 to {MOST_ARRIVALS} are possible"
             self._hazard(access, strange, text, "give it the number of arrivals of one phase")
         offset, good = self._shared.offsets(access)
         good = ~strange if good is None else good & ~strange
@@ -95,11 +97,13 @@ class MbarrierUse:
             self._hazard(access, hidden, text, _FIX_INIT, number)
 
     # -- phases ----------------------------------------------------------------------------------
-    def arrive(self, access: Access, count: Array, size: Array | None) -> Array:
+    def arrive(
+        self, access: Access, count: Array, size: Array | None, *, relaxed: bool = False
+    ) -> Array:
         """Arrive, after expecting more bytes; gives the mbarriers whose phases complete."""
         number = self.find(access)
         self._expect(access, number, size)
-        return self._arrive(access, number, count)
+        return self._arrive(access, number, count, relaxed=relaxed)
 
     def expect(self, access: Access, size: Array) -> Array:
         """Expect more bytes of the current phase."""
@@ -111,7 +115,7 @@ class MbarrierUse:
         """Copies of threads arrive; those that are not counted make the phase's count larger."""
         number = self.find(access)
         there = number >= 0
-        self._barriers.transfer(number[there])
+        self._barriers.transfer(number[there], access.pc)
         if not counted:
             np.add.at(self._barriers.pending, number[there], 1)
         return self._arrive(access, number, np.ones(number.size, np.int64), silent=True)
@@ -120,12 +124,12 @@ class MbarrierUse:
         """Bytes of transfers have come."""
         number = self.find(access, asynchronous=True)
         there = number >= 0
-        self._barriers.transfer(number[there])
+        self._barriers.transfer(number[there], access.pc)
         self._barriers.expect(number[there], -size[there])
         return self._complete(number)
 
     def test(self, access: Access, parity: Array, *, waits: bool = False) -> Array:
-        """Whether phases have completed (L,); acquires where they have, waits where they have not."""
+        """Whether phases have completed (L,); acquires where they have, and may wait elsewhere."""
         number = self.find(access)
         lost = number < 0
         passed = self._barriers.passed(number, parity & 1) if self._barriers.offset.size else lost
@@ -158,7 +162,13 @@ class MbarrierUse:
             self._hazard(access, over, text, "split the transfers over several mbarriers", number)
 
     def _arrive(
-        self, access: Access, number: Array, count: Array, *, silent: bool = False
+        self,
+        access: Access,
+        number: Array,
+        count: Array,
+        *,
+        silent: bool = False,
+        relaxed: bool = False,
     ) -> Array:
         there = number >= 0
         barriers, clocks = self._barriers, self._batch.clocks
@@ -181,7 +191,12 @@ class MbarrierUse:
             if not silent:
                 pairs = np.unique(np.stack([access.row[there], number[there]], axis=1), axis=0)
                 rows, which = np.unique(pairs[:, 0], return_inverse=True)
-                barriers.learn(pairs[:, 1], clocks.publish(rows)[which.reshape(-1)])
+                lanes = np.zeros((rows.size, LANES), bool)
+                lanes[np.searchsorted(rows, access.row[there]), access.lane[there]] = True
+                clocks.lanes.release(rows, lanes)
+                barriers.learn(
+                    pairs[:, 1], clocks.publish(rows, relaxed=relaxed)[which.reshape(-1)]
+                )
         return self._complete(number)
 
     def _complete(self, number: Array) -> Array:

@@ -18,8 +18,8 @@ class Mbarriers:
 
     Of each number: `count` arrivals make a phase, of which `pending` are missing and `bytes` of
     transfers; `phase` phases are complete. `agent` is the column of the clocks that stands for its
-    transfers, −1 before the first one, and `epoch` that agent's, `moved` that of its last transfer.
-    `maker` is the row that initialised
+    transfers, −1 before the first one, and `epoch` that agent's, `moved` that of its last transfer,
+    which instruction `pc` started. `maker` is the row that initialised
     it in its epoch `made`; `fenced` says that others than this block may use it. Waiting threads
     learn the clocks of those who arrived when a phase completes.
     """
@@ -29,7 +29,7 @@ class Mbarriers:
         self._number = np.full(batch.shared.size // _WORD, -1, np.int64)
         self.offset, self.count, self.pending, self.bytes, self.phase = _columns(5)
         self.agent, self.epoch, self.maker, self.made, self.fenced = _columns(5)
-        (self.moved,) = _columns(1)
+        self.moved, self.pc = _columns(2)
         self._arriving = batch.clocks.table(0)
         self._released = batch.clocks.table(0)
         self._waiting: dict[int, set[int]] = {}
@@ -46,7 +46,7 @@ class Mbarriers:
         for name, new in (
             ("offset", offset), ("count", count), ("pending", count), ("bytes", zero),
             ("phase", zero), ("agent", zero - 1), ("epoch", zero), ("maker", row), ("made", epoch),
-            ("fenced", zero), ("moved", zero),
+            ("fenced", zero), ("moved", zero), ("pc", zero),
         ):  # fmt: skip
             setattr(self, name, np.concatenate([getattr(self, name), new]))
         self._number[offset // _WORD] = number
@@ -67,15 +67,16 @@ class Mbarriers:
         self.pending[number] -= count
 
     def learn(self, number: Array, clocks: Array) -> None:
-        """Clocks (n, 2, agents) of those who arrive at mbarriers (n,), which may repeat."""
+        """Clocks (n, 3, agents) of those who arrive at mbarriers (n,), which may repeat."""
         self._arriving.add(number, clocks)
 
     def expect(self, number: Array, size: Array) -> None:
         """Expect more bytes in this phase; negative ones have come."""
         np.add.at(self.bytes, number, size)
 
-    def transfer(self, number: Array) -> None:
-        """Transfers to mbarriers begin: each gets an agent that stands for them."""
+    def transfer(self, number: Array, pc: int) -> None:
+        """An instruction starts transfers to mbarriers: each gets an agent that stands for them."""
+        self.pc[number] = pc
         self.moved[number] = self.epoch[number] + 1
         fresh = np.unique(number[self.agent[number] < 0])
         if fresh.size:

@@ -6,19 +6,19 @@ from collections.abc import Callable
 
 import numpy as np
 
-from kdsl_core.ir import Effect, Op
+from kdsl_core.ir import Op
 from kdsl_core.ir.flat import Branch, Exit, FlatProgram, Jump
 from kdsl_core.ir.protocols import Array
-from kdsl_core.sim.deadlock import meanwhile, report_deadlock
-from kdsl_core.sim.flights import WGMMA
+from kdsl_core.sim.deadlock import report_deadlock, report_runaway
 from kdsl_core.sim.groups import Group, merge
-from kdsl_core.sim.hazards import Hazard
+from kdsl_core.sim.instruction_facts import facts
 from kdsl_core.sim.machine import SimMachine
 
 _PATIENCE = 256  # backward jumps after which other warps get their turn
 _LANE_PATIENCE = 1 << 16  # the same for lanes of one warp, which re-converge if left alone
 _NEVER = 1 << 60
 _TEAMS = 3
+_PROMPT = 0.25  # of the transfers are done before the next group runs, when the order is random
 
 
 class Budget:
@@ -34,7 +34,8 @@ class Scheduler:
     """Runs one batch of blocks to its end, or until nobody can go on.
 
     With `rng`, warps are dealt to teams that take turns at random; teams never merge, so that the
-    order of warps differs from run to run of different seeds while lanes still re-converge.
+    order of warps differs from run to run of different seeds while lanes still re-converge. And
+    transfers complete some time after they were started, in any order.
     """
 
     def __init__(
@@ -46,10 +47,9 @@ class Scheduler:
         rng: np.random.Generator | None,
     ) -> None:
         self._instructions = program.instructions
-        self._aligned = [_is_aligned(i) for i in program.instructions]
-        self._fills_in = [isinstance(i, Op) and i.fills_in for i in program.instructions]
-        self._in_wgmma = [isinstance(i, Op) and i.NAME == WGMMA for i in program.instructions]
+        self._facts = facts(program)
         self._machine = machine
+        machine.delays = rng is not None
         self._total = machine.batch.rows
         self._steps = steps
         self._budget = budget
@@ -70,13 +70,29 @@ class Scheduler:
 
     def run(self) -> None:
         """Run every group to its end."""
-        while self._ready or self._partial:
-            if self._ready:
+        late = self._machine.late
+        while self._ready or self._partial or late:
+            if late and (not self._ready or self._at_random(_PROMPT)):
+                self._complete_transfer()
+            elif self._ready:
                 self._run(self._next())
             else:
                 self._go_on_without_lanes()
         if self._parked:
             report_deadlock(self._machine, self._parked)
+
+    def _at_random(self, share: float) -> bool:
+        return self._rng is not None and bool(self._rng.random() < share)
+
+    def _complete_transfer(self) -> None:
+        """Some transfer that was delayed is done."""
+        machine = self._machine
+        machine.complete_late(
+            0 if self._rng is None else int(self._rng.integers(len(machine.late)))
+        )
+        for kind, rows in machine.freed:
+            self._wake(kind, rows)
+        machine.freed = []
 
     # -- choice ------------------------------------------------------------------------------
     def _next(self) -> Group:
@@ -121,6 +137,7 @@ class Scheduler:
     def _run(self, group: Group) -> None:
         """Run a group until it blocks, ends, splits, or meets another."""
         machine, instructions, steps = self._machine, self._instructions, self._steps
+        facts_of = self._facts
         limit = self._limit(group)
         if limit == group.pc:
             limit = group.pc + 1
@@ -131,21 +148,24 @@ class Scheduler:
                 self._ready.append(group)
                 return
             instruction = instructions[pc]
+            machine.group, machine.pc = group, pc
             steps[pc] += size
             self._budget.left -= 1
             if self._budget.left < 0:
-                self._report_runaway(pc)
-            machine.group, machine.pc = group, pc
+                report_runaway(machine, self._parked, self._budget.limit)
             if isinstance(instruction, Op):
-                if self._aligned[pc] and group.mask is not None:
+                known = facts_of[pc]
+                if known.aligned and group.mask is not None:
                     together = self._converge(group)
                     if together is None:
                         return
                     machine.group = group = together
                     size = group.size
                     steps[pc] += size
-                    machine.require_converged(whole=Effect.SYNC not in instruction.effects)
-                machine.fills_in, machine.in_wgmma = self._fills_in[pc], self._in_wgmma[pc]
+                    machine.require_converged(whole=known.whole)
+                if known.meets and machine.mbarriers.offset.size:
+                    machine.meet()
+                machine.fills_in, machine.in_wgmma = known.fills_in, known.wgmma
                 instruction.simulate(machine)
                 group.pc, group.alone = pc + 1, False
                 if machine.held is not None or machine.freed:
@@ -172,7 +192,8 @@ class Scheduler:
         same = [g for g in self._partial if g.pc == group.pc and g.team == group.team]
         self._partial = [g for g in self._partial if not any(g is s for s in same)]
         merged = merge([group, *same], self._total)
-        missing = (self._machine.batch.alive[merged.rows] & ~merged.lanes()).any(axis=1)
+        elsewhere = self._machine.batch.alive[merged.rows] & ~merged.lanes()
+        missing = np.asarray(elsewhere.any(axis=1))
         waiting = merged.keep(missing, merged.pc, self._total)
         if waiting is not None:
             self._partial.append(waiting)
@@ -271,20 +292,3 @@ class Scheduler:
                 if part is not None:
                     part.waits_for, part.stopped = group.waits_for, group.stopped
                     queue.append(part)
-
-    # -- ends that nobody wants ----------------------------------------------------------------
-    def _report_runaway(self, pc: int) -> None:
-        reporter = self._machine.reporter
-        hazard = Hazard(
-            "runaway",
-            f"more than {self._budget.limit:,} instructions were executed; a loop here may never "
-            f"end{meanwhile(self._machine, self._parked)}",
-            reporter.loc(pc),
-            fix="check what the loop waits for, or raise `max_instructions`",
-        )
-        reporter.findings.add(hazard)
-        raise hazard.error()
-
-
-def _is_aligned(instruction: object) -> bool:
-    return isinstance(instruction, Op) and Effect.CONVERGED in instruction.effects

@@ -14,6 +14,7 @@ from kdsl_core.ir.protocols import Array
 from kdsl_core.sim.access import Access
 from kdsl_core.sim.clocks import UNIT_EPOCH, Clocks
 from kdsl_core.sim.entries import (
+    AGENT,
     AGENT_SHIFT,
     ASYNC,
     ATOMIC,
@@ -193,7 +194,8 @@ class SharedShadow:
             late &= (old & ATOMIC) == 0
         if not late.any():
             return []
-        transfers = late & ((old & ASYNC) != 0)
+        by_unit = (old >> AGENT_SHIFT & AGENT) >= clocks.warps
+        transfers = late & (by_unit | ((old & ASYNC) != 0))
         flying = late & ~transfers & (old >= INFLIGHT)
         return (
             first_of("inflight", flying, old, "copies")
@@ -213,7 +215,10 @@ class SharedShadow:
     def _against_past_reads(self, access: Access, granules: Array) -> list[Conflict]:
         clocks = self._clocks
         read = self._read[granules]
-        late = (read >> EPOCH_SHIFT) > clocks.known[access.row][:, None, : clocks.readers]
+        known = clocks.reads[access.row][:, None, : clocks.readers]
+        late = (read >> EPOCH_SHIFT) > known
+        if clocks.lanes.any:
+            late |= self._withheld(access, read, known)
         if not late.any():
             return []
         thread, granule, agent = np.nonzero(late)
@@ -233,6 +238,19 @@ class SharedShadow:
             )
             if which.any()
         ]
+
+    def _withheld(self, access: Access, read: Array, known: Array) -> Array:
+        """Which reads (L, k, agents) are of lanes for which another lane of their warp arrived."""
+        clocks = self._clocks
+        thread, granule, agent = np.nonzero((read != 0) & (read >> EPOCH_SHIFT <= known))
+        entry, row = read[thread, granule, agent], access.row[thread]
+        other = np.where(agent < clocks.warps, row // clocks.warps * clocks.warps + agent, -1)
+        lane = np.where(entry & SEVERAL, -1, entry & 31)
+        late = np.zeros(read.shape, bool)
+        late[thread, granule, agent] = clocks.lanes.withheld(
+            row, clocks.reads[row, agent], other, lane, entry >> EPOCH_SHIFT
+        )
+        return late
 
     def _note_read(self, access: Access, granules: Array) -> None:
         clocks = self._clocks

@@ -176,6 +176,7 @@ class TensorCopies:
     def _box_pieces(
         self, known: TensorMap, issue: Access, starts: Array, offsets: Array | None
     ) -> Pieces:
+        starts = self._whole_lines(known, issue, starts)
         strange = ~walk_starts(known, starts)
         if strange.any():
             at = int(strange.argmax())
@@ -191,6 +192,21 @@ class TensorCopies:
         owner = np.repeat(np.arange(len(starts)), shared.shape[1])
         parts = (part.reshape(-1) for part in (cut.source, shared, cut.inside))
         return Pieces(cut.size, owner, *parts)
+
+    def _whole_lines(self, known: TensorMap, issue: Access, starts: Array) -> Array:
+        """Starts (L, rank) of boxes, the innermost rounded down to whole chunks; reports others."""
+        step = CHUNK // known.shape.dtype.bytes
+        crooked = starts[:, 0] % step != 0
+        if not crooked.any():
+            return starts
+        at = int(crooked.argmax())
+        self._report(
+            "misaligned", issue, at,
+            f"copies a box of {known.tensor} that starts at element {starts[at, 0]} of a line; the "
+            f"innermost coordinate must be a multiple of {CHUNK} bytes = {step} elements",
+            "start boxes at whole 16 bytes along the contiguous mode; other modes are free",
+        )  # fmt: skip
+        return np.concatenate([starts[:, :1] // step * step, starts[:, 1:]], axis=1)
 
     def _whole_chunks(self, issue: Access, size: Array) -> Array:
         """Bytes (L,) of runs; reports sizes that are no multiple of a chunk, and rounds down."""

@@ -110,10 +110,14 @@ def gemm_sm90(
     )  # fmt: skip
 
     if kd.thread_rank() == 0:
+        load_a.prefetch()
+        load_b.prefetch()
         ring.init()
         out.init()
         kd.fence_mbarrier_init()
     sync_blocks(config)
+    kd.wait_for_dependencies()  # nothing was read or written so far
+    kd.launch_dependents()
     if group.number == config.consumers:
         produce(config, load_a, load_b, ring, work)
     else:

@@ -7,6 +7,7 @@ docs/facts.md; only their ratios matter here.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -23,12 +24,15 @@ FLOPS_PER_CYCLE = 4_096  # dense, 16-bit, one multiprocessor
 SHARED_PER_CYCLE = 128  # bytes
 L2_PER_CYCLE = 60  # bytes into one multiprocessor
 MEMORY_PER_CYCLE = 2_500  # bytes, the whole chip, at 1.7 GHz
+LATENCY_CYCLES = 1_500  # from asking memory to having the bytes
+_OVERLAP_LOSS = 0.15  # of what is done beside the slower of computing and fetching
 START_CYCLES = 2_600  # launch, barriers, first bytes
 STORE_PER_CYCLE = 22  # results leaving one multiprocessor, bytes
 EXCHANGE_CYCLES = 1_200  # sums between the blocks of a cluster
 MEMORY_SUM_CYCLES = 2_500  # sums through memory: fence, count, read again
 
 _WIDTHS = (256, 240, 224, 208, 192, 176, 160, 144, 128, 112, 96, 80, 64, 48, 32, 24, 16, 8)
+_MOST_STAGES = 16
 _PEERS = (1, 2, 4, 8)
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 
@@ -54,57 +58,75 @@ class Problem:
 def rank(problem: Problem, multiprocessors: int) -> list[tuple[float, bool, Sm90Config]]:
     """(predicted cycles, operands swapped, configuration), the fastest first."""
     found = []
-    for swap in (False, True):
+    for swap in (False, True) if problem.batch == 1 else (False,):
         side = problem.swapped if swap else problem
-        for config in configurations(side):
+        for config in configurations(side, multiprocessors):
             found.append((cycles(side, config, multiprocessors), swap, config))
     return sorted(found, key=lambda item: (item[0], item[1], repr(item[2])))
 
 
-def configurations(problem: Problem) -> Iterator[Sm90Config]:
+def configurations(problem: Problem, multiprocessors: int) -> Iterator[Sm90Config]:
     """Every configuration that fits the chip and makes some sense for the sizes."""
-    for config in _tiles(problem):
+    for config in _tiles(problem, multiprocessors):
         tiles_k = -(-problem.k // config.tile[2])
-        for peers in _PEERS:
-            for splits in _SPLITS if not config.pingpong else (1,):
-                parts = peers * splits
-                if parts > 1 and (config.pingpong or tiles_k < 4 * parts):
-                    continue
-                fitted = fit(replace(config, peers=peers, splits=splits), problem)
+        for peers, splits in itertools.product(_PEERS, _SPLITS):
+            parts = peers * splits
+            if parts > 1 and (config.pingpong or tiles_k < 4 * parts or config.cluster != (1, 1)):
+                continue
+            for blocks in (1, 2) if config.consumers == 1 else (1,):
+                fitted = fit(replace(config, peers=peers, splits=splits), problem, blocks)
                 if fitted is not None:
                     yield fitted
 
 
-def _tiles(problem: Problem) -> Iterator[Sm90Config]:
+_SHAPES = (  # rows of a tile, warp groups, schedule
+    (64, 1, "cooperative"),
+    (128, 2, "cooperative"),
+    (256, 2, "cooperative"),
+    (64, 2, "pingpong"),
+    (128, 2, "pingpong"),
+)
+
+
+def _tiles(problem: Problem, multiprocessors: int) -> Iterator[Sm90Config]:
+    """Tiles, schedules and multicasts, without stages."""
     depth = 128 // problem.element_bytes
-    narrow = -(-problem.n // 8) * 8
-    for width in _WIDTHS:
-        if width >= 2 * narrow and width > 8:
+    for tile_m, consumers, schedule in _SHAPES:
+        if tile_m >= 2 * max(problem.m, 64):
             continue
-        deep = depth * 2 if width <= 64 else depth
-        for tile_m, consumers, schedule in (
-            (64, 1, "cooperative"),
-            (128, 2, "cooperative"),
-            (256, 2, "cooperative"),
-            (64, 2, "pingpong"),
-            (128, 2, "pingpong"),
-        ):
+        for width in _widths(problem, tile_m, multiprocessors):
             groups = 1 if schedule == "pingpong" else consumers
             accumulators = tile_m // (64 * groups) * width // 2
-            if accumulators > 128 + 64 * (consumers == 1) or tile_m >= 2 * max(problem.m, 64):
+            if accumulators > 128:
                 continue
-            tile_k = deep if tile_m == 64 and consumers == 1 else depth
-            yield Sm90Config((tile_m, width, tile_k), 2, schedule, consumers)
+            for tile_k in (depth, 2 * depth) if width <= 64 else (depth,):
+                yield Sm90Config((tile_m, width, tile_k), 2, schedule, consumers)
+            if tile_m * width >= 32768 and schedule == "cooperative":
+                pair = (2, 1) if width > tile_m else (1, 2)
+                yield Sm90Config((tile_m, width, depth), 2, schedule, consumers, cluster=pair)
 
 
-def fit(config: Sm90Config, problem: Problem) -> Sm90Config | None:
-    """The configuration with as many stages as shared memory holds; None when it holds too few."""
+def _widths(problem: Problem, tile_m: int, multiprocessors: int) -> set[int]:
+    """Columns of a tile worth trying: round ones, and those that fill whole waves exactly."""
+    found = {width for width in _WIDTHS if width < 2 * problem.n}
+    found.add(min(-(-problem.n // 8) * 8, 256))
+    rows = -(-problem.m // tile_m) * problem.batch
+    for waves in range(1, 5):
+        columns = waves * multiprocessors // rows
+        if columns:
+            found.add(-(-problem.n // (8 * columns)) * 8)
+    return {width for width in found if width <= 256}
+
+
+def fit(config: Sm90Config, problem: Problem, blocks: int) -> Sm90Config | None:
+    """The configuration with as many stages as fit when `blocks` share a multiprocessor.
+
+    None when that is fewer than three.
+    """
     tile_m, tile_n, tile_k = config.tile
     stage = (tile_m + tile_n) * tile_k * problem.element_bytes
-    room = SHARED_BYTES - BARRIER_BYTES - output_bytes(config, problem)
-    if config.consumers == 1:  # two blocks on each multiprocessor hide each other's waits
-        room = SM_SHARED_BYTES // 2 - 1024 - BARRIER_BYTES - output_bytes(config, problem)
-    stages = min(room // stage, 10)
+    room = min(SHARED_BYTES, SM_SHARED_BYTES // blocks - 1024)
+    stages = min((room - BARRIER_BYTES - output_bytes(config, problem)) // stage, _MOST_STAGES)
     return replace(config, stages=stages) if stages >= 3 else None
 
 
@@ -136,24 +158,27 @@ def cycles(problem: Problem, config: Sm90Config, multiprocessors: int) -> float:
     slots = multiprocessors * side_by_side
     if config.peers > 1:  # clusters lie within groups of 16 or 18 multiprocessors
         slots = slots // config.peers * config.peers * 15 // 16
-    main, tail = _tile_cycles(problem, config)
+    main, tail = _tile_cycles(problem, config, side_by_side)
     waves = -(-tiles // slots)
     if config.pingpong:
         per_wave = max(main, (main + tail) / 2)
     else:
         per_wave = (main * side_by_side) + tail
-    busy = START_CYCLES + waves * per_wave
-    return max(busy, START_CYCLES + _memory_cycles(problem, config, tiles))
+    busy, memory = waves * per_wave, _memory_cycles(problem, config)
+    return START_CYCLES + max(busy, memory) + _OVERLAP_LOSS * min(busy, memory)
 
 
-def _tile_cycles(problem: Problem, config: Sm90Config) -> tuple[float, float]:
+def _tile_cycles(problem: Problem, config: Sm90Config, side_by_side: int) -> tuple[float, float]:
     """Cycles of the main loop of one tile, and of what follows it."""
     tile_m, tile_n, tile_k = config.tile
     width = problem.element_bytes
     steps = -(-problem.k // tile_k) / (config.peers * config.splits)
     math = max(2 * tile_m * tile_n * tile_k * width / (2 * FLOPS_PER_CYCLE), 80)
     shared = (2 * tile_m + tile_n + tile_m // 64 * tile_n) * tile_k * width / SHARED_PER_CYCLE
-    fetch = (tile_m + tile_n) * tile_k * width / L2_PER_CYCLE
+    rows = min(tile_m, problem.m) + min(tile_n, problem.n)
+    in_flight = (config.stages - 1) * rows * tile_k * width * side_by_side
+    fetch = rows * tile_k * width * side_by_side / min(L2_PER_CYCLE, in_flight / LATENCY_CYCLES)
+    fetch /= side_by_side
     main = steps * max(math * 1.1, shared, fetch)
     tail = tile_m * tile_n * problem.result_bytes / STORE_PER_CYCLE
     if config.peers > 1:
@@ -163,7 +188,7 @@ def _tile_cycles(problem: Problem, config: Sm90Config) -> tuple[float, float]:
     return main, tail
 
 
-def _memory_cycles(problem: Problem, config: Sm90Config, tiles: int) -> float:
+def _memory_cycles(problem: Problem, config: Sm90Config) -> float:
     operands = (problem.m + problem.n) * problem.k * problem.element_bytes
     results = problem.m * problem.n * problem.result_bytes
     sums = 0 if config.splits == 1 else 8 * problem.m * problem.n * config.splits

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
+import kdsl_core as kd
 from kdsl_core.dtypes import DType
+from kdsl_core.lang.arguments import facts_of
 from kdsl_fuse import arrays
 from kdsl_fuse.kernels import gemm_sm90_model as model
 from kdsl_fuse.kernels.gemm_sm90 import Sm90Config, gemm_sm90, identity
+from kdsl_fuse.kernels.repitch import (
+    THREADS,
+    VECTOR_BYTES,
+    padded_pitch,
+    repitch,
+    repitch_grid,
+)
 
 MULTIPROCESSORS = 132  # of an H100 SXM, an H200 and a GH200
 
@@ -65,11 +76,13 @@ class Sm90Plan:
         partial = self.tiles * c.splits * c.tile[0] * c.tile[1]
         return partial, self.tiles * c.consumers * c.peers
 
-    def arguments(self, a: Any, w: Any, c: Any, extras: tuple[Any, ...]) -> list[Any]:
-        """The kernel's arrays for A, W, C and operands of the epilogue of C's shape."""
-        if not self.swap:
-            return [a, w, c, *extras]
-        return [w, a, arrays.transposed(c), *(arrays.transposed(extra) for extra in extras)]
+    def workspace(self, like: Any) -> tuple[Any, ...]:
+        """Memory where parts of K are summed, for one launch at a time; empty without splits."""
+        partial, counters = self.workspace_elements
+        if not partial:
+            return ()
+        zeros = arrays.constant(np.zeros(counters, np.int32), like)
+        return arrays.empty((partial,), kd.f32, like), zeros
 
     def run(
         self,
@@ -78,14 +91,48 @@ class Sm90Plan:
         c: Any,
         *extras: Any,
         epilogue: Callable[..., Any] = identity,
-        workspace: tuple[Any, ...] = (),
+        workspace: tuple[Any, ...] | None = None,
     ) -> None:
-        """Launch; `workspace` are partial sums and counters (zeros) when K is split."""
-        first = self.arguments(a, w, c, extras)
+        """C = epilogue(A · Wᵀ, extras…), on the arrays' current stream.
+
+        Extras have C's shape, perhaps by broadcasting. Without `workspace` a new one is made.
+        Operands that TMA cannot address are copied first.
+        """
+        if workspace is None:
+            workspace = self.workspace(a)
+        operands = addressable((a, w))
+        rest = [c, *extras]
+        if self.swap:
+            operands.reverse()
+            rest = [arrays.transposed(x) for x in rest]
         launch = gemm_sm90.configure(
-            grid=self.grid, block=self.config.threads, cluster=self.cluster
+            grid=self.grid, block=self.config.threads, cluster=self.cluster, overlap=True
         )
-        launch(*first[:3], *workspace, *first[3:], epilogue=epilogue, config=self.config)
+        launch(
+            *operands, rest[0], *workspace, *rest[1:], epilogue=epilogue, config=self.config
+        )  # fmt: skip
+
+
+def addressable(matrices: Sequence[Any]) -> list[Any]:
+    """The matrices, those whose pitch TMA cannot take replaced by copies with another."""
+    found, copied = list(matrices), []
+    for index, x in enumerate(matrices):
+        facts = facts_of(x, "operand")
+        size, along = facts.dtype.bytes, facts.strides.index(1)
+        pitches = [step * size for mode, step in enumerate(facts.strides) if mode != along]
+        if all(n % VECTOR_BYTES == 0 for n in (facts.pointer, *pitches)):
+            continue
+        rows = x if along == 1 else arrays.transposed(x)
+        count, columns = rows.shape
+        buffer = arrays.empty((count, padded_pitch(columns, size)), facts.dtype, x)
+        target = buffer[:, :columns]
+        copied += [rows, buffer]
+        found[index] = target if along == 1 else arrays.transposed(target)
+    if copied:
+        shapes = [tuple(x.shape) for x in copied[::2]]
+        grid = repitch_grid(shapes, facts.dtype.bytes)
+        repitch.configure(grid=grid, block=THREADS, overlap=True)(*copied)
+    return found
 
 
 def candidates(
@@ -104,5 +151,9 @@ def candidates(
     problem = model.Problem(
         m, n, k, dtype.bytes, stored.bytes, batch, by_tma=n * stored.bytes % 16 == 0
     )
-    ranked = model.rank(problem, multiprocessors)[:limit]
-    return [Sm90Plan(problem, config, swap, multiprocessors) for _, swap, config in ranked]
+    found: dict[object, Sm90Plan] = {}
+    for _, swap, config in model.rank(problem, multiprocessors):
+        alike = replace(config, stages=0)  # the deepest ring, and one order of the operands
+        if len(found) < limit:
+            found.setdefault(alike, Sm90Plan(problem, config, swap, multiprocessors))
+    return list(found.values())
