@@ -26,13 +26,11 @@ def identity(acc: Any) -> Any:
     return acc
 
 
-def gelu(acc: Any) -> Any:
+def gelu(x: Any) -> Any:
     """GELU by the tanh formula, which is cuBLASLt's."""
-    return (
-        0.5
-        * acc
-        * (1.0 + kd.tanh(SQRT_2_OVER_PI * (acc + 0.044715 * acc * acc * acc), approx=True))
-    )
+    inner = x * kd.fma(0.044715 * SQRT_2_OVER_PI, x * x, SQRT_2_OVER_PI)
+    half = 0.5 * x
+    return kd.fma(half, kd.tanh(inner, approx=True), half)
 
 
 def add_bias(acc: Any, bias: Any) -> Any:

@@ -21,6 +21,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import train
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -31,6 +32,7 @@ from kdsl_runtime.builds import build
 
 TARGETS = ("sm_80", "sm_90a")
 BF16_TOLERANCE_POINTS = 0.5
+Layer = tuple[Any, tuple[Any, ...]]  # a fused function and its arguments
 console = Console()
 
 
@@ -69,24 +71,27 @@ def to_numpy(array: Any) -> np.ndarray[Any, Any]:
     return array if isinstance(array, np.ndarray) else array.float().cpu().numpy()
 
 
-def predict(x: Any, params: list[Any]) -> tuple[np.ndarray[Any, Any], list[Any], float]:
-    """Predicted digits, the kernel calls that gave them, and the seconds that they took."""
-    calls, start = [], time.perf_counter()
+def predict(x: Any, params: list[Any]) -> tuple[np.ndarray[Any, Any], list[Layer], float]:
+    """Predicted digits, the layers that gave them, and the seconds that they took."""
+    layers, start = [], time.perf_counter()
     for index in range(0, len(params), 2):
         function = logits if index + 2 == len(params) else hidden
         args = (x, params[index], params[index + 1])
-        calls += function.plan(*args).calls
+        layers.append((function, args))
         x = function(*args)
-    return to_numpy(x).argmax(axis=1), calls, time.perf_counter() - start
+    return to_numpy(x).argmax(axis=1), layers, time.perf_counter() - start
 
 
-def build_table(calls: list[Any]) -> Table:
+def build_table(layers: list[Layer]) -> Table:
     """PTX size, registers and spills, and build times without and with the cache."""
-    table = Table(title="builds: cold is trace + PTX + ptxas, warm takes the cubin from the cache")
-    for name in ("kernel", "target", "PTX KiB", "registers", "spills B", "cold ms", "warm ms"):
-        table.add_column(name, justify="left" if name in ("kernel", "target") else "right")
-    for call in calls:
+    title = "builds: cold is trace + PTX + ptxas, warm takes the cubin from the cache"
+    table = Table(title=title, box=box.SIMPLE)
+    left = ("stores", "target", "kernel")
+    for name in (*left, "PTX KiB", "regs", "spills", "cold ms", "warm ms"):
+        table.add_column(name, justify="left" if name in left else "right", no_wrap=True)
+    for function, args in layers:
         for target in TARGETS:
+            (call,) = kf.fuse(target=target)(function.function).plan(*args).calls
             (module, report, cold), (*_, warm) = (
                 timed_build(call, target),
                 timed_build(call, target),
@@ -94,8 +99,8 @@ def build_table(calls: list[Any]) -> Table:
             spills = report["spill_stores"] + report["spill_loads"]
             numbers = (f"{len(module.text) / 1024:.1f}", report["registers"], spills)
             times = (f"{cold * 1e3:.0f}", f"{warm * 1e3:.0f}")
-            name = f"{call.output.dtype} {list(call.output.shape)}"
-            table.add_row(name, target, *map(str, numbers), *times)
+            stores = f"{call.output.dtype} {'×'.join(map(str, call.output.shape))}"
+            table.add_row(stores, target, call.name, *map(str, numbers), *times)
     return table
 
 
@@ -108,23 +113,23 @@ def timed_build(call: Any, target: str) -> tuple[Any, dict[str, int], float]:
     return module, report, time.perf_counter() - start
 
 
-def check(name: str, dtype: Any, device: str) -> tuple[bool, list[Any]]:
+def check(name: str, dtype: Any, device: str) -> tuple[bool, list[Layer]]:
     """Classify with kernels of one type; whether the predictions are as they must be."""
     images, labels = train.load()
     _, held_out = train.split(labels)
     truth = labels[held_out]
     reference = train.forward(train.load_weights(), images[held_out])[0].argmax(axis=1)
-    predicted, calls, seconds = predict(*arrays(dtype, device))
+    predicted, layers, seconds = predict(*arrays(dtype, device))
     right, expected = float(np.mean(predicted == truth)), float(np.mean(reference == truth))
     same = int(np.sum(predicted == reference))
     where = "the simulator" if device == "sim" else "the GPU"
     console.print(
         f"[bold]{name}[/]: {right:.2%} of {len(truth)} held-out digits right (NumPy f32: "
-        f"{expected:.2%}, same answer for {same}); {len(calls)} fused kernels in {where}, "
+        f"{expected:.2%}, same answer for {same}); {len(layers)} fused kernels in {where}, "
         f"{seconds:.1f} s"
     )
     good = same == len(truth) if name == "f32" else True
-    return good and abs(right - expected) * 100 <= BF16_TOLERANCE_POINTS, calls
+    return good and abs(right - expected) * 100 <= BF16_TOLERANCE_POINTS, layers
 
 
 def show_tile() -> None:
@@ -147,10 +152,11 @@ def main() -> int:
     parser.add_argument("--device", choices=("sim", "cuda"), default="sim")
     device = parser.parse_args().device
     checked = [check("f32", np.float32, device), check("bf16", ml_dtypes.bfloat16, device)]
-    calls = [call for _, of_type in checked for call in of_type]
-    for call in calls:
-        console.print(f"  {call}", highlight=False, markup=False, soft_wrap=True)
-    console.print(build_table(calls))
+    layers = [layer for _, of_type in checked for layer in of_type]
+    for function, args in layers:
+        for call in function.plan(*args).calls:
+            console.print(f"  {call}", highlight=False, markup=False, soft_wrap=True)
+    console.print(build_table(layers))
     show_tile()
     good = all(right for right, _ in checked)
     if not good:

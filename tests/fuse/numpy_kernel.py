@@ -92,7 +92,9 @@ class NumpyGemm:
         config = f"tile for {dtype} in {f32_precision} on {target}"
         return config, (-(-m // 128), -(-n // 128)), 128
 
-    def __getitem__(self, extent: Any) -> Any:
+    def configure(self, **extent: Any) -> Any:
+        """A launch, as a kernel's `configure` gives it."""
+
         def launch(a: Any, b: Any, c: Any, *extras: Any, epilogue: Any, config: Any) -> None:
             self.launches.append({"extent": extent, "extras": extras, "epilogue": epilogue})
             assert all(x.shape == c.shape for x in extras)

@@ -11,7 +11,7 @@ import pytest
 import kdsl_core as kd
 from kdsl_fuse.kernels import gemm_sm90_model as model
 from kdsl_fuse.kernels.gemm_sm90 import Sm90Config, gemm_sm90, identity
-from kdsl_fuse.kernels.gemm_sm90_plan import Sm90Plan
+from kdsl_fuse.kernels.gemm_sm90_plan import Sm90Plan, addressable
 
 Matrix = np.ndarray[Any, Any]
 
@@ -40,12 +40,13 @@ def multiply(
     c = np.full(shape, np.nan if result is not np.int32 else -1, result or a.dtype)
     if not contiguous:
         c = np.ascontiguousarray(c.T).T
+    if c.ndim == 3:
+        c = np.ascontiguousarray(c.transpose(2, 0, 1)).transpose(1, 2, 0)
     problem = model.Problem(shape[0], shape[1], a.shape[1], batch=(*shape, 1)[2])
     plan = Sm90Plan(problem, config, multiprocessors=blocks)
-    partial, counters = plan.workspace_elements
-    workspace = ()
-    if partial:
-        workspace = (np.zeros(partial, np.float32), np.zeros(counters, np.int32))
+    workspace = plan.workspace(a)
+    if a.ndim == 2:
+        a, b = addressable((a, b))
     kd.simulate(
         gemm_sm90,
         grid=plan.grid,
@@ -55,7 +56,7 @@ def multiply(
         kwargs={"epilogue": epilogue, "config": config},
         **options,
     )
-    if partial:
+    if workspace:
         assert not workspace[1].any(), "counters are zeros again"
     return c
 
@@ -112,7 +113,7 @@ def test_major_orders(a_major: int, b_major: int, c_major: int) -> None:
 @pytest.mark.parametrize("m, n, k", ((61, 45, 77), (64, 64, 63), (130, 67, 129), (5, 9, 1)))
 @pytest.mark.parametrize("name", ("one group wide", "cooperative", "k split in memory"))
 def test_unaligned_pitches(name: str, m: int, n: int, k: int) -> None:
-    """Pitches that TMA cannot take come in phases, and nothing behind a row is summed."""
+    """Matrices whose pitch TMA cannot take are copied first, and nothing behind a row is summed."""
     config = {
         "one group wide": Sm90Config((64, 64, 64), 3, consumers=1),
         "cooperative": COOPERATIVE,

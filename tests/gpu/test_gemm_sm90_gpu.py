@@ -93,12 +93,13 @@ CONFIGS = {
     "k split both ways": Sm90Config((64, 32, 64), 3, consumers=1, peers=2, splits=2),
     "policies of L2": Sm90Config((128, 64, 64), 3, caches=("evict_last", "evict_first")),
 }
+FOUR_WAYS = ("cooperative", "pingpong", "k shared by two", "k split in memory")
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_schedules(execute: Executor, name: str) -> None:
     """Each way to share the work, with tiles that hang over every edge."""
-    a, b = numbers((264, 328), BF16, 0), numbers((136, 328), BF16, 1)
+    a, b = numbers((200, 264), BF16, 0), numbers((136, 264), BF16, 1)
     assert_close(multiply(execute, CONFIGS[name], a, b), product(a, b))
 
 
@@ -119,9 +120,7 @@ def test_unaligned_results(execute: Executor, columns: int, name: str) -> None:
     assert_close(multiply(execute, CONFIGS[name], a, b), product(a, b))
 
 
-@pytest.mark.parametrize(
-    "name", ["cooperative", "pingpong", "k shared by two", "k split in memory"]
-)
+@pytest.mark.parametrize("name", FOUR_WAYS)
 @pytest.mark.parametrize("c_major", [0, 1])
 def test_epilogues(execute: Executor, name: str, c_major: int) -> None:
     """A scale for each row, a bias for each column, a residual, and the larger of it and zero."""
@@ -140,12 +139,17 @@ def test_epilogues(execute: Executor, name: str, c_major: int) -> None:
     assert_close(c, exact, ulps=1.01)
 
 
-def test_batches(execute: Executor) -> None:
-    """A batch along mode 2."""
-    a, b = numbers((3, 72, 72), np.float16, 11), numbers((3, 40, 72), np.float16, 12)
-    c = multiply(execute, CONFIGS["pingpong"], a.transpose(1, 2, 0), b.transpose(1, 2, 0))
-    for i in range(3):
-        assert_close(c[:, :, i], product(a[i], b[i]))
+@pytest.mark.parametrize("name", FOUR_WAYS)
+@pytest.mark.parametrize(
+    ("columns", "result"), [(40, np.float16), (37, np.float16), (40, np.float32)]
+)
+def test_batches(execute: Executor, columns: int, result: Any, name: str) -> None:
+    """A batch along mode 2, whatever way results leave."""
+    a, b = numbers((2, 72, 200), np.float16, 11), numbers((2, columns, 200), np.float16, 12)
+    sides = a.transpose(1, 2, 0), b.transpose(1, 2, 0)
+    c = multiply(execute, CONFIGS[name], *sides, result=result)
+    for i in range(2):
+        assert_close(c[:, :, i].astype(np.float16), product(a[i], b[i]))
 
 
 WITHOUT_SPLIT = ["one group", "pingpong", "k shared by two", "cluster of two rows"]

@@ -213,8 +213,8 @@ def test_every_tile_is_dealt_once(share: dict[str, Any], batched: bool) -> None:
     options = {"group": 8, "cluster": (1, 1), "splits": 1, "peers": 1} | share
     (cm, cn), peers, splits = options["cluster"], options["peers"], options["splits"]
     together = cm * cn * peers
-    for _ in range(4):
-        m, n = (int(rng.integers(1, 20)) for _ in range(2))
+    for _ in range(3):
+        m, n = (int(rng.integers(1, 14)) for _ in range(2))
         batches = int(rng.integers(1, 4)) if batched else 1
         k = splits * peers + int(rng.integers(0, 6))
         counts = np.zeros((batches, m, n, k), np.int32)
@@ -371,6 +371,5 @@ def test_sums_of_parts(splits: int, peers: int, pitch: int, major: int) -> None:
     """Parts of K from blocks of a cluster and through memory; counters are zeros afterwards."""
     shares = {"splits": splits, "peers": peers, "pitch": pitch, "major": major, "blocks": 3}
     first = check_output(SlabStore, (77, 45), (64, 32), **shares)
-    for seed in range(2):
-        other = check_output(SlabStore, (77, 45), (64, 32), **shares, order="shuffle", seed=seed)
-        assert first == other
+    other = check_output(SlabStore, (77, 45), (64, 32), **shares, order="shuffle", seed=splits)
+    assert first == other

@@ -144,7 +144,7 @@ def test_bulk_sizes_and_reductions_are_checked() -> None:
     """Multiples of 16 bytes; reductions that PTX has; known words."""
     b = Bench(1).b
     memory, shared = Value(u64), Value(u32)
-    with pytest.raises(TypeMismatch, match="multiples of 16 bytes, got 40"):
+    with pytest.raises(TypeMismatch, match=r"K452.*multiples of 16 bytes, got 40"):
         tma.bulk_load(b, shared, memory, Const(u32, 40), shared)
     with pytest.raises(TypeMismatch, match="got 8"):
         tma.bulk_send(b, shared, shared, Const(u32, 32), shared, source_offset=8)

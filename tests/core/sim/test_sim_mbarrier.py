@@ -318,3 +318,15 @@ def test_relaxed_arrivals_say_that_reads_are_over(kind: str, want: list[str]) ->
 
     a.when(a.test("lt", a.tid, 32), touch, overwrite)
     assert found(a.run()) == want
+
+
+def test_lanes_meet_again_after_one_has_waited() -> None:
+    """A warp waits for its lane that waits at an mbarrier, before an instruction of all lanes."""
+    a = Author(THREADS)
+    bar = make(a, 1)
+    barrier_sync(a.b)
+    a.when(a.test("eq", a.tid, 0), lambda: mbarrier.wait(a.b, bar, a.const(0)))
+    a.when(a.test("eq", a.tid, 40), lambda: mbarrier.arrive(a.b, bar))
+    barrier_sync(a.b)
+    for options in ({}, *({"order": "shuffle", "seed": seed} for seed in range(4))):
+        assert found(a.run(), **options) == []

@@ -141,6 +141,13 @@ def transposed(array: Any) -> Any:
     return array.t() if kind == "torch" else array.T
 
 
+def first_columns(matrix: Any, columns: int) -> Any:
+    """A view of the matrix without the columns behind the first ones."""
+    if library(matrix) == "foreign":
+        return device_views.first_columns(matrix, columns)
+    return matrix[:, :columns]
+
+
 def broadcast(array: Any, shape: tuple[int, ...]) -> Any:
     """A view of `shape` in which repeated axes have stride 0."""
     kind = library(array)
@@ -180,6 +187,38 @@ def empty(shape: tuple[int, ...], dtype: DType, like: Any) -> Any:
         return DeviceArray(shape, dtype, device_index(like) or 0)
     module = sys.modules["cupy"] if kind == "cupy" else np
     return module.empty(shape, dtype.numpy)
+
+
+def zeros(shape: tuple[int, ...], dtype: DType, like: Any) -> Any:
+    """Zeros in a row-major array of the library, and on the device, of `like`.
+
+    Memory: torch and CuPy write them on their current stream, and nothing is waited for.
+    """
+    kind = library(like)
+    if kind == "torch":
+        torch = sys.modules["torch"]
+        return torch.zeros(shape, dtype=getattr(torch, _TO_TORCH[dtype.name]), device=like.device)
+    if kind == "foreign":
+        return constant(np.zeros(shape, dtype.numpy), like)
+    module = sys.modules["cupy"] if kind == "cupy" else np
+    return module.zeros(shape, dtype.numpy)
+
+
+def stream_of(array: Any) -> int | None:
+    """The handle of the stream that a launch on the array goes to; None for the host."""
+    index = device_index(array)
+    if index is None:
+        return None
+    from kdsl_runtime.arrays import launch_stream
+
+    return launch_stream([device_views.facts(array)], index)
+
+
+def is_capturing(stream: int) -> bool:
+    """Whether launches on the stream are being recorded into a CUDA graph."""
+    from kdsl_runtime.driver import call
+
+    return int(call("cuStreamIsCapturing", stream)) != 0
 
 
 def constant(value: Any, like: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from kdsl_core.dtypes import DType
@@ -58,12 +59,37 @@ def broadcast(read: Operand, shape: Shape) -> Operand:
     return Operand(read.value, read.dtype, shape, strides, read.transpose)
 
 
+class Preparation:
+    """What a kernel needs besides its launch: nothing, unless a kernel's own class says otherwise.
+
+    `operands` and `workspace` are for a launch, the other two describe what they give.
+    """
+
+    def operands(self, views: Sequence[Any]) -> Sequence[Any]:
+        """The operands that the kernel is to read, `views` themselves or copies of them."""
+        return views
+
+    def strides(self, read: Operand) -> tuple[int, ...]:
+        """The strides in which the kernel finds an operand."""
+        return read.strides
+
+    def workspace(self, like: Any) -> tuple[Any, ...]:
+        """Arrays between the output and the extras, for one launch on the current stream."""
+        return ()
+
+    def workspace_specs(self) -> tuple[Any, ...]:
+        """The same as `kd.spec`s."""
+        return ()
+
+
 @dataclass(frozen=True, eq=False)
 class KernelCall:
     """A kernel with everything that a launch needs but the arrays.
 
-    `operands` are the kernel's array arguments before the output, `extras` those after it;
-    `statics` are its trace-time arguments (`epilogue`, `config`).
+    The kernel's array arguments are `operands`, the output, the workspace of `preparation`, and
+    `extras`; a `transposed` call computes the transpose of the output from those of the extras.
+    `statics` are its trace-time arguments (`epilogue`, `config`), and `summary` tells the
+    configuration in few words. `overlap` says that the kernel itself waits for the launch before.
     """
 
     name: str
@@ -73,7 +99,12 @@ class KernelCall:
     operands: tuple[Operand, ...]
     extras: tuple[Operand, ...]
     output: Node
-    statics: Mapping[str, Any] = field(default_factory=dict)
+    statics: Mapping[str, Any]
+    summary: str
+    cluster: tuple[int, ...] | None = None
+    overlap: bool = False
+    transposed: bool = False
+    preparation: Preparation = field(default_factory=Preparation)
 
     @property
     def epilogue(self) -> Any:
@@ -90,33 +121,44 @@ class KernelCall:
         """Names of the values that must be in memory before the launch."""
         return tuple(dict.fromkeys(read.value for read in (*self.operands, *self.extras)))
 
+    @cached_property
+    def launch(self) -> Any:
+        """The kernel with grid, block and cluster, waiting for arguments."""
+        return self.kernel.configure(
+            grid=self.grid, block=self.block, cluster=self.cluster, overlap=self.overlap
+        )
+
     def arguments(self, values: Mapping[str, Any], output: Any) -> list[Any]:
         """The kernel's array arguments, in order."""
-        before = [read.view(values) for read in self.operands]
-        return [*before, output, *(read.view(values) for read in self.extras)]
+        operands = self.preparation.operands([read.view(values) for read in self.operands])
+        output, *extras = (output, *(read.view(values) for read in self.extras))
+        if self.transposed:
+            output, *extras = (arrays.transposed(x) for x in (output, *extras))
+        return [*operands, output, *self.preparation.workspace(output), *extras]
 
     def run(self, values: Mapping[str, Any]) -> Any:
         """Launch on arrays by value name; returns the output, a new array of the same library."""
-        like = values[self.reads[0]]
-        output = arrays.empty(self.output.shape, self.output.dtype, like)
-        self.kernel[self.grid, self.block](*self.arguments(values, output), **self.statics)
+        output = self._output(values)
+        self.launch(*self.arguments(values, output), **self.statics)
         return output
 
     def simulate(self, values: Mapping[str, Any], **options: Any) -> Any:
         """Run in the simulator with its checks; `options` and result as `kd.simulate`."""
         import kdsl_core as kd
 
-        like = values[self.reads[0]]
-        output = arrays.empty(self.output.shape, self.output.dtype, like)
-        args = tuple(self.arguments(values, output))
         return kd.simulate(
             self.kernel,
             grid=self.grid,
             block=self.block,
-            args=args,
+            cluster=self.cluster,
+            args=tuple(self.arguments(values, self._output(values))),
             kwargs=dict(self.statics),
             **options,
         )
+
+    def _output(self, values: Mapping[str, Any]) -> Any:
+        like = values[self.reads[0]]
+        return arrays.empty(self.output.shape, self.output.dtype, like)
 
     def ptx(self, target: str) -> str:
         """The kernel's PTX for these shapes; no GPU and no arrays are needed."""
@@ -124,26 +166,34 @@ class KernelCall:
 
     def module(self, target: str) -> Any:
         """The kernel's `kdsl_core.ptx.PtxModule` for these shapes."""
-        return self.kernel.module(*self.specs(), target=target, block=self.block, **self.statics)
+        return self.kernel.module(
+            *self.specs(), target=target, block=self.block, cluster=self.cluster, **self.statics
+        )
 
     def specs(self) -> Sequence[Any]:
         """The kernel's array arguments as `kd.spec`s."""
         import kdsl_core as kd
 
-        output = Operand(
-            self.output.name,
-            self.output.dtype,
-            self.output.shape,
-            row_major(self.output.shape),
+        shape = self.output.shape
+        output = Operand(self.output.name, self.output.dtype, shape, row_major(shape))
+        operands = [
+            kd.spec(read.dtype, read.shape, strides=self.preparation.strides(read))
+            for read in self.operands
+        ]
+        turn = -1 if self.transposed else 1
+        output_spec, *extras = (
+            kd.spec(x.dtype, x.shape[::turn], strides=x.strides[::turn])
+            for x in (output, *self.extras)
         )
-        reads = (*self.operands, output, *self.extras)
-        return [kd.spec(read.dtype, read.shape, strides=read.strides) for read in reads]
+        return [*operands, output_spec, *self.preparation.workspace_specs(), *extras]
+
+    @property
+    def header(self) -> str:
+        """The kernel with the blocks that it is launched on."""
+        cluster = f", cluster {self.cluster}" if self.cluster else ""
+        return f"{self.name}[grid {self.grid}, block {self.block}{cluster}]"
 
     def __str__(self) -> str:
         reads = ", ".join(map(str, (*self.operands, *self.extras)))
-        lines = [
-            f"{self.output} = {self.name}[grid {self.grid}, block {self.block}]({reads})",
-            f"config {self.config}",
-            str(self.epilogue),
-        ]
-        return "\n    ".join("\n".join(lines).splitlines())
+        lines = [f"{self.output} = {self.header}({reads})", f"config {self.summary}"]
+        return "\n    ".join("\n".join([*lines, str(self.epilogue)]).splitlines())

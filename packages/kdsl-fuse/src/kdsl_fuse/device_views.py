@@ -46,6 +46,12 @@ def transposed(array: Any) -> DeviceView:
     return DeviceView(replace(info, shape=info.shape[::-1], strides=info.strides[::-1]))
 
 
+def first_columns(array: Any, columns: int) -> DeviceView:
+    """The matrix without the columns behind the first ones."""
+    info = facts(array)
+    return DeviceView(replace(info, shape=(info.shape[0], columns)))
+
+
 def broadcast(array: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> DeviceView:
     """The array repeated to `shape` by the strides given."""
     return DeviceView(replace(facts(array), shape=shape, strides=strides))

@@ -31,7 +31,7 @@ def columns(rows: Sequence[Row]) -> str:
 
 
 def explain(plan: Plan) -> str:
-    """One row per operator, then the totals."""
+    """One row per operator, then the configuration of each call and the totals."""
     told = _told_by_matches(plan)
     rows = [HEADER]
     for node in plan.graph:
@@ -42,10 +42,13 @@ def explain(plan: Plan) -> str:
     total = _total(plan)
     numpy_steps = len(plan.steps) - len(plan.calls)
     counted = f"kernels: {len(plan.calls)}, NumPy steps: {numpy_steps}"
-    return (
-        f"{columns(rows)}\nplanned for {plan.options}\n{counted}; "
-        f"saved: {total.bytes} bytes of memory traffic, {total.launches} launches"
-    )
+    lines = [
+        columns(rows),
+        *(f"call {i}: {call.header}, config {call.summary}" for i, call in enumerate(plan.calls)),
+        f"planned for {plan.options}",
+        f"{counted}; saved: {total.bytes} bytes of memory traffic, {total.launches} launches",
+    ]
+    return "\n".join(lines)
 
 
 Told = tuple[str, tuple[str, str], str]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from kdsl_core.collective.tiles import access_elements
 from kdsl_core.lang.scalar import Scalar, as_scalar
@@ -12,6 +12,7 @@ from kdsl_core.lang.tensor import Tensor
 
 ROWS = 64  # of one warp group's accumulator block
 PAIRS_APART = 8  # rows between the two pairs that a thread holds of eight columns
+Parts: TypeAlias = "list[list[list[Scalar]]]"  # of each extra: two pairs of eight columns
 
 
 @dataclass(frozen=True)
@@ -51,21 +52,34 @@ class FragmentEpilogue:
         self.row = 16 * (thread // 32) + thread % 32 // 4
         self.column = 2 * (thread % 4)
 
-    def results(
-        self, block: Tensor, origin: tuple[Any, Any], batch: Any, columns: range
-    ) -> list[Scalar]:
-        """The results of accumulators in `columns` (a multiple of 8), in register order.
+    def fetch(self, origin: tuple[Any, Any], batch: Any, columns: range) -> list[Parts]:
+        """Read the extras of `columns` (a multiple of 8), for each eight columns.
 
-        `origin` is the matrix coordinate of the block's first element.
+        `origin` is the matrix coordinate of the block's first element. To be called some time
+        before the results are computed, as memory takes its time.
         """
         row, first = origin[0] + self.row, origin[1] + self.column
+        along_rows = {
+            index: self._extra(extra, row, first, batch)
+            for index, extra in enumerate(self.extras)
+            if _is_broadcast(extra, 1)
+        }
+        return [
+            [
+                along_rows.get(index) or self._extra(extra, row, first + column, batch)
+                for index, extra in enumerate(self.extras)
+            ]
+            for column in columns[::8]
+        ]
+
+    def results(self, block: Tensor, parts: list[Parts], columns: range) -> list[Scalar]:
+        """The results of accumulators in `columns`, in register order, from what was fetched."""
         found = []
-        for column in columns[::8]:
-            parts = [self._extra(extra, row, first + column, batch) for extra in self.extras]
+        for column, extras in zip(columns[::8], parts, strict=True):
             for pair in range(2):
                 for element in range(2):
                     value = block[column // 2 + 2 * pair + element]
-                    operands = [part[pair][element] for part in parts]
+                    operands = [part[pair][element] for part in extras]
                     found.append(as_scalar(self.function(value, *operands)))
         return found
 

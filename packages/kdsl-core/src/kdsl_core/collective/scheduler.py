@@ -59,7 +59,7 @@ class TileScheduler:
         self.blocks_n = -(-tiles[1] // cluster[1]) if cluster[1] > 1 else tiles[1]
         self.batches = batches
         together = cluster[0] * cluster[1] * peers
-        self.rank = cluster_rank() if together > 1 else 0
+        self.rank: Any = cluster_rank() if together > 1 else 0
         self.first = block_idx()[0] // together
         self.step = grid_dim()[0] // together
 

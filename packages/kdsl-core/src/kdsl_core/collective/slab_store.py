@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from kdsl_core import dtypes as dt
@@ -18,6 +19,7 @@ from kdsl_core.lang.clusters import cluster_rank, peer
 from kdsl_core.lang.functions import func
 from kdsl_core.lang.mbarriers import mbarrier
 from kdsl_core.lang.memory import smem
+from kdsl_core.lang.numbers import minimum
 from kdsl_core.lang.ranges import Range
 from kdsl_core.lang.scalar import Scalar, as_scalar
 from kdsl_core.lang.struct import struct
@@ -60,8 +62,9 @@ class Meeting:
 
         `turn` is 0 and 1 alternately.
         """
-        for rank in range(self.blocks):
-            self.mine[turn].arrive(rank=rank, pred=self.thread == rank)
+        # One instruction for all: each release at the cluster's scope costs a microsecond.
+        rank = minimum(self.thread, self.blocks - 1)
+        self.mine[turn].arrive(rank=rank, pred=self.thread < self.blocks)
         self.mine[turn].wait(self.parity.now)
         self.parity.now = self.parity.now ^ turn
 
@@ -103,10 +106,10 @@ class SlabStore:
         slabs = smem(
             accumulator, Layout((ROWS, self.chunk, groups), (*strides, padded * lines)), name="slab"
         )
-        self.slab = slabs[None, None, group]
+        self.slab: Tensor = slabs[None, None, group]
         self.width = math.gcd(access_elements(c, self.along), _VECTOR, length)
         self.per_line = length // self.width
-        self.units = self.per_line * lines
+        self.share = self.per_line * lines // peers
         self.barrier = named_barrier(1 + group, THREADS)
         self.meeting = Meeting(peers, groups, group, thread) if peers > 1 else None
         self.row = 16 * (thread // 32) + thread % 32 // 4
@@ -182,13 +185,19 @@ class SlabStore:
         """Write a block of 64 rows, `origin` being the coordinate of its first element."""
         for start in range(0, self.columns, self.chunk):
             self._exchange(block, start)
-            _store_units(self, (origin[0], origin[1] + start), batch)
+            place = origin[0], origin[1] + start
+            walk(self, self.sums, partial(self.finish, origin=place, batch=batch))
 
-    def leave(self, block: Tensor, partial: Tensor, first: Any) -> None:
-        """Write a block's sums to `partial`, from element `first` on."""
+    def leave(self, block: Tensor, parts: Tensor, first: Any) -> None:
+        """Write a block's sums to `parts`, from element `first` on."""
         for start in range(0, self.columns, self.chunk):
             self._exchange(block, start)
-            _leave_units(self, partial, first + start * ROWS)
+            place = first + start * ROWS
+            walk(
+                self,
+                self.sums,
+                lambda unit, values, at=place: parts.store_vector(at + unit * self.width, values),
+            )
 
     def _exchange(self, block: Tensor, start: int) -> None:
         self._meet(0)
@@ -201,24 +210,25 @@ class SlabStore:
         if self.meeting is not None:
             self.meeting.wait(turn)
 
+    def own_units(self, turn: Any, unrolled: int) -> list[Any]:
+        """The units that a thread takes in a turn of its walk over this block's share."""
+        first = self.rank * self.share + self.thread
+        return [first + (turn * unrolled + i) * THREADS for i in range(unrolled)]
+
+    @property
+    def unrolled(self) -> int:
+        """How many units a thread takes in a turn, all read before the first is finished."""
+        return next((n for n in (4, 2) if self.share % (n * THREADS) == 0), 1)
+
 
 @func
-def _store_units(slab: SlabStore, origin: tuple[Any, Any], batch: Any) -> None:
-    share = slab.units // slab.peers
+def walk(slab: SlabStore, read: Callable[[Any], Any], finish: Callable[[Any, Any], None]) -> None:
+    """Read and finish every unit of this block's share."""
     turn: Any
-    for turn in Range(-(-share // THREADS)):
-        own = slab.thread + turn * THREADS
-        if share % THREADS == 0 or own < share:
-            unit = slab.rank * share + own
-            slab.finish(unit, slab.sums(unit), origin, batch)
-
-
-@func
-def _leave_units(slab: SlabStore, partial: Tensor, first: Any) -> None:
-    share = slab.units // slab.peers
-    turn: Any
-    for turn in Range(-(-share // THREADS)):
-        own = slab.thread + turn * THREADS
-        if share % THREADS == 0 or own < share:
-            unit = slab.rank * share + own
-            partial.store_vector(first + unit * slab.width, slab.sums(unit))
+    unrolled = slab.unrolled
+    for turn in Range(-(-slab.share // (unrolled * THREADS))):
+        if slab.share % THREADS == 0 or turn * THREADS + slab.thread < slab.share:
+            units = slab.own_units(turn, unrolled)
+            values = [read(unit) for unit in units]
+            for unit, value in zip(units, values, strict=True):
+                finish(unit, value)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from kdsl_core import dtypes as dt
 from kdsl_core.collective.fragment_epilogue import ROWS
 from kdsl_core.collective.scheduler import WorkTile
-from kdsl_core.collective.slab_store import THREADS, SlabStore
+from kdsl_core.collective.slab_store import SlabStore, walk
 from kdsl_core.lang.functions import func
 from kdsl_core.lang.memory import smem
-from kdsl_core.lang.ranges import Range
 from kdsl_core.lang.scalar import Scalar
 from kdsl_core.lang.tensor import Tensor
 from kdsl_core.lang.words import atomic_add, fence
@@ -53,8 +53,12 @@ class SplitSum:
         slab = self.slab
         first = self.owner(tile) * self.splits * self.elements + block * ROWS * slab.columns
         for start in range(0, slab.columns, slab.chunk):
-            place = origin[0], origin[1] + start
-            _sum_units(self, first + start * ROWS, place, tile.batch)
+            place, at = (origin[0], origin[1] + start), first + start * ROWS
+            walk(
+                slab,
+                lambda unit, at=at: self.sums(at + unit * slab.width),
+                partial(slab.finish, origin=place, batch=tile.batch),
+            )
 
     def sums(self, at: Any) -> list[Scalar]:
         """Neighbouring elements of all parts, added in the order of K."""
@@ -85,15 +89,3 @@ def _count(split: SplitSum, counter: Any) -> None:
             split.last[split.slab.group] = 1
         else:
             split.last[split.slab.group] = 0
-
-
-@func
-def _sum_units(split: SplitSum, first: Any, origin: tuple[Any, Any], batch: Any) -> None:
-    slab = split.slab
-    share = slab.units // slab.peers
-    turn: Any
-    for turn in Range(-(-share // THREADS)):
-        own = slab.thread + turn * THREADS
-        if share % THREADS == 0 or own < share:
-            unit = slab.rank * share + own
-            slab.finish(unit, split.sums(first + unit * slab.width), origin, batch)

@@ -6,14 +6,18 @@ import math
 from typing import Any
 
 from kdsl_core import atoms
+from kdsl_core import dtypes as dt
 from kdsl_core.collective.fragment_epilogue import ROWS, FragmentEpilogue
 from kdsl_core.collective.tiles import contiguous_mode
-from kdsl_core.lang.copy import convert_fragment, copy
+from kdsl_core.dtypes import DType
+from kdsl_core.ir import Operand
+from kdsl_core.isa import convert, matrix_copy
 from kdsl_core.lang.functions import func
-from kdsl_core.lang.memory import rmem, smem
+from kdsl_core.lang.memory import smem
 from kdsl_core.lang.scalar import Scalar
 from kdsl_core.lang.tensor import Tensor
 from kdsl_core.lang.tma import tma_store, tma_store_commit, tma_store_wait
+from kdsl_core.lang.tracer import builder
 from kdsl_core.lang.words import fence_proxy_async, named_barrier
 from kdsl_core.layout import Layout
 
@@ -69,32 +73,44 @@ class TmaStoreStage:
 
     def store(self, block: Tensor, origin: tuple[Any, Any], batch: Any) -> None:
         """Write the results of a block of 64 rows, `origin` being its first element."""
-        for turn, start in enumerate(range(0, self.columns, self.chunk)):
+        chunks = [range(x, x + self.chunk) for x in range(0, self.columns, self.chunk)]
+        parts = self.epilogue.fetch(origin, batch, chunks[0])
+        for turn, columns in enumerate(chunks):
             slot = self.first + turn % self.buffers
             _claim(self)
-            for column in range(start, start + self.chunk, _STEP):
-                step = min(_STEP, start + self.chunk - column)
-                results = self.epilogue.results(block, origin, batch, range(column, column + step))
-                self._keep(results, slot, column - start)
+            following = chunks[turn + 1 : turn + 2]
+            upcoming = [self.epilogue.fetch(origin, batch, chunk) for chunk in following]
+            for start in range(0, self.chunk, _STEP):
+                some = columns[start : start + _STEP]
+                eights = parts[start // 8 : start // 8 + len(some) // 8]
+                self._keep(self.epilogue.results(block, eights, some), slot, start)
             fence_proxy_async()
-            coord = (origin[0], origin[1] + start, batch)[: 3 if self.batched else 2]
+            coord = (origin[0], origin[1] + columns[0], batch)[: 3 if self.batched else 2]
             _send(self, slot, coord)
+            parts = upcoming[0] if upcoming else []
 
     def _keep(self, results: list[Scalar], slot: Any, column: int) -> None:
         """Store the results of up to 16 columns to a buffer."""
-        wide = rmem(results[0].dtype, Layout(len(results)))
-        for index, value in enumerate(results):
-            wide[index] = value
-        held = rmem(self.dtype, Layout(len(results)))
-        convert_fragment(wide, held)
+        pairs = zip(results[::2], results[1::2], strict=True)
+        words = tuple(packed(low, high, self.dtype) for low, high in pairs)
         row, across = self.place
-        target = self.stage.with_layout(Layout(8), self.stage.layout((row, across + column, slot)))
-        matrices = len(results) // 2
-        copy(held, target, atom=atoms.stmatrix(matrices, transposed=self.transposed))
+        eight = self.stage.with_layout(Layout(8), self.stage.layout((row, across + column, slot)))
+        place = eight.place(0)
+        matrix_copy.stmatrix(
+            builder(), place.address, words, transposed=self.transposed, offset=place.offset
+        )
 
     def finish(self) -> None:
         """Wait until shared memory has been read, before the block ends."""
         _finish(self)
+
+
+def packed(low: Scalar, high: Scalar, dtype: DType) -> Operand:
+    """Two results rounded to a 16-bit type, in one register."""
+    b = builder()
+    if low.dtype is dt.f32:
+        return convert.convert_pack(b, low.operand, high.operand, dtype)
+    return convert.pack(b, (low.to(dtype).operand, high.to(dtype).operand))
 
 
 @func

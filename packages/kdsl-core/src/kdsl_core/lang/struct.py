@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from typing import Any, TypeVar
+from typing import Any, TypeVar, dataclass_transform
 
 from kdsl_core.dtypes import BY_NAME, DType
 from kdsl_core.errors import StagingError
@@ -75,6 +75,7 @@ class _Fixed:
         obj.__dict__[self._name] = value
 
 
+@dataclass_transform(eq_default=False)
 def struct(cls: type[T]) -> type[T]:
     """A dataclass whose fields annotated with a dtype are register variables.
 

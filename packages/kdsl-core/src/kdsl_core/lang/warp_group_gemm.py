@@ -23,20 +23,21 @@ def warp_group_gemm(mma: TiledMma, a: Tensor, b: Tensor, acc: Tensor, accumulate
     assert isinstance(atom, WgmmaAtom)
     _check(atom, a, b, acc)
     old = as_scalar(accumulate).operand
+    rows, columns = size(acc.layout[1]), size(acc.layout[2])
+    sums = {(m, n): words_of(acc[None, m, n]) for m in range(rows) for n in range(columns)}
     for k in range(size(a.layout[2])):
         scale_d = isa_wgmma.ACCUMULATE if k else old
-        for m in range(size(acc.layout[1])):
-            for n in range(size(acc.layout[2])):
-                isa_wgmma.wgmma(
-                    builder(),
-                    atom.shape,
-                    words_of(acc[None, m, n]),
-                    _operand_a(atom, a, m, k),
-                    _in_shared(b, n, k, atom.b_major),
-                    scale_d=scale_d,
-                    a_major=atom.a_major,
-                    b_major=atom.b_major,
-                )
+        for (m, n), words in sums.items():
+            isa_wgmma.wgmma(
+                builder(),
+                atom.shape,
+                words,
+                _operand_a(atom, a, m, k),
+                _in_shared(b, n, k, atom.b_major),
+                scale_d=scale_d,
+                a_major=atom.a_major,
+                b_major=atom.b_major,
+            )
 
 
 def _operand_a(atom: WgmmaAtom, a: Tensor, m: int, k: int) -> Operand | tuple[Operand, ...]:

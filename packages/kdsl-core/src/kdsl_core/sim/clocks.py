@@ -142,13 +142,13 @@ class Clocks:
     def publish(self, index: Array, *, relaxed: bool = False) -> Array:
         """The past of warps for others to learn, (W, 3, agents); their lanes stay unordered.
 
-        When `relaxed`, only that their reads are over.
+        When `relaxed`, only that their reads are over, and with them what units wrote before.
         """
         clocks = self.past[index]
         for kind in (0, 2):
             clocks[np.arange(index.size), kind, self.local[index]] = self.epoch[index]
         if relaxed:
-            clocks[:, :2] = 0
+            clocks[:, :2, : self.warps] = 0
         self.epoch[index] += 1
         return clocks
 

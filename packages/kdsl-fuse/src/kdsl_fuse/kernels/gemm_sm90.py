@@ -14,6 +14,11 @@ import kdsl_core as kd
 
 GROUP = 128  # threads of a warp group
 WARP = 32
+SCHEDULES = ("cooperative", "pingpong")
+WIDEST = 256  # columns of a matrix instruction
+MOST_BLOCKS = 8  # of a portable cluster
+PEERS = (1, 2, 4, 8)  # blocks that divide a slab of sums evenly
+LINES = 8  # rows after which the layout of a stage in shared memory repeats
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,53 @@ class Sm90Config:
     group: int = 8
     registers: tuple[int, int] | None = None
     caches: tuple[str | None, str | None] = (None, None)
+
+    def __post_init__(self) -> None:
+        self._check_tile()
+        self._check_schedule()
+        self._check_cluster()
+
+    def _check_tile(self) -> None:
+        (tile_m, tile_n, tile_k), rows = self.tile, 64 * max(self.readers, 1)
+        multiples = (tile_m % rows, tile_n % 8, tile_k % 16) == (0, 0, 0)
+        if not multiples or min(self.tile) < 1 or tile_n > WIDEST:
+            raise kd.ArgumentError(
+                f"a tile's M is a multiple of 64 for each warp group that shares it ({rows}), N one "
+                f"of 8 up to {WIDEST}, K one of 16, got {self.tile}",
+                code="K935",
+                fix="round the tile; K is best 128 bytes of the operands' type",
+            )
+
+    def _check_schedule(self) -> None:
+        known = self.schedule in SCHEDULES and 1 <= self.consumers <= 4
+        if not known or (self.pingpong and (self.consumers, self.splits) != (2, 1)):
+            raise kd.ArgumentError(
+                '"cooperative" has 1 to 4 consuming warp groups, "pingpong" 2 and no splits of K, '
+                f"got {self.schedule!r} with {self.consumers} and {self.splits} splits",
+                code="K936",
+                fix='take "cooperative" where K is split',
+            )
+        if self.stages < 2 or min(self.splits, self.group) < 1:
+            raise kd.ArgumentError(
+                f"a ring has at least 2 stages, K 1 part, a group 1 row of tiles, got stages "
+                f"{self.stages}, splits {self.splits}, group {self.group}",
+                code="K937",
+                fix="a stage is released only when the next one is being multiplied",
+            )
+
+    def _check_cluster(self) -> None:
+        (cm, cn), peers = self.cluster, self.peers
+        slices = [rows % (LINES * n) for rows, n in zip(self.tile, (cn, cm), strict=False) if n > 1]
+        shares_one = cm * cn == 1 if peers > 1 else not any(slices)
+        small = min(cm, cn) >= 1 and cm * cn <= MOST_BLOCKS and peers in PEERS
+        if not (small and shares_one):
+            raise kd.ArgumentError(
+                f"a cluster shares either operands, up to {MOST_BLOCKS} blocks each with slices of "
+                f"a multiple of {LINES} rows, or the K of a tile, 2, 4 or 8 blocks; got cluster "
+                f"{self.cluster} and peers {peers} for the tile {self.tile}",
+                code="K938",
+                fix="leave `cluster` or `peers` out, or round the tile to slices",
+            )
 
     @property
     def threads(self) -> int:

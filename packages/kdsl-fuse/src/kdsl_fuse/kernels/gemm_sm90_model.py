@@ -1,13 +1,14 @@
 """How long a Hopper GEMM will take, by arithmetic: the choice of a configuration without a GPU.
 
-A tile's time is that of its busiest resource (tensor cores, shared memory, L2), a launch's that of
-its waves of tiles and of the bytes that memory must deliver. Constants are those of an H200, from
-docs/facts.md; only their ratios matter here.
+A step's time is that of its busiest resource (tensor cores, shared memory, the way from L2, the
+latency of memory), a tile's that of its steps and of its way out, a launch's that of its waves of
+tiles and of the bytes that memory must deliver. `Rates` holds what was fitted to measurements.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -19,22 +20,44 @@ SHARED_BYTES = 232_448  # of one block
 SM_SHARED_BYTES = 233_472  # of a multiprocessor; a block costs 1 KiB beside its own
 REGISTERS = 65_536
 BARRIER_BYTES = 2_048  # barriers, flags and alignment
-
 FLOPS_PER_CYCLE = 4_096  # dense, 16-bit, one multiprocessor
-SHARED_PER_CYCLE = 128  # bytes
-L2_PER_CYCLE = 60  # bytes into one multiprocessor
-MEMORY_PER_CYCLE = 2_500  # bytes, the whole chip, at 1.7 GHz
-LATENCY_CYCLES = 1_500  # from asking memory to having the bytes
-_OVERLAP_LOSS = 0.15  # of what is done beside the slower of computing and fetching
-START_CYCLES = 2_600  # launch, barriers, first bytes
-STORE_PER_CYCLE = 22  # results leaving one multiprocessor, bytes
-EXCHANGE_CYCLES = 1_200  # sums between the blocks of a cluster
-MEMORY_SUM_CYCLES = 2_500  # sums through memory: fence, count, read again
+CYCLES_PER_US = 1_755  # of an H200 that is not short of power
 
 _WIDTHS = (256, 240, 224, 208, 192, 176, 160, 144, 128, 112, 96, 80, 64, 48, 32, 24, 16, 8)
 _MOST_STAGES = 16
-_PEERS = (1, 2, 4, 8)
+_PEERS = (1, 2, 4)
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What the model knows of a chip: an H200's, fitted by benchmarks/fit_sm90_model.py.
+
+    Units: cycles, and bytes a cycle; of one multiprocessor where nothing else is said.
+    """
+
+    math: float = 1.23  # times the tensor cores' least time
+    shared: float = 183.0  # shared memory, written by TMA and read by wgmma
+    l2: float = 69.1  # operands arriving from L2
+    crossing: float = 1.86  # times that, where rows do not start at whole lines
+    latency: float = 1680.0  # from asking for a stage to having it
+    multicast: float = 1.02  # times a step, where blocks wait for each other's stages
+    memory: float = 2340.0  # the whole chip
+    launch: float = 4180.0  # from the end of one launch to the first product of the next
+    overlap: float = 3110.0  # of these, where the next launch's blocks find room beside the last
+    tail: float = 676.0  # from a tile's last product to its first result
+    chunk: float = 276.0  # for each chunk of results that passes through shared memory
+    store: float = 71.7  # results leaving by TMA
+    slab: float = 59.9  # results and sums leaving by ordinary stores
+    exchange: float = 3200.0  # for each chunk that a cluster's blocks sum
+    leave: float = 7.67  # sums of a part of K left in memory
+    add_up: float = 6040.0  # fence, count, and read again what others left
+    together: float = 0.85  # of the multiprocessors that clusters of 4 and more can fill
+
+
+H200 = Rates()
+_BUSIEST = 6.0  # exponent of the norm that takes the busiest of a step's resources
+_OVERLAPPED = 3.0  # exponent of the norm that joins computing with memory
 
 
 @dataclass(frozen=True)
@@ -48,6 +71,12 @@ class Problem:
     result_bytes: int = 2
     batch: int = 1
     by_tma: bool = True  # whether results may leave by TMA
+
+    @property
+    def whole_lines(self) -> bool:
+        """Whether operands' rows start at whole lines of 128 bytes, as copies to other pitches do."""
+        pitch = self.k * self.element_bytes
+        return pitch % 16 != 0 or pitch % 128 == 0
 
     @property
     def swapped(self) -> Problem:
@@ -130,11 +159,21 @@ def fit(config: Sm90Config, problem: Problem, blocks: int) -> Sm90Config | None:
     return replace(config, stages=stages) if stages >= 3 else None
 
 
+def leaves_by_tma(config: Sm90Config, problem: Problem) -> bool:
+    """Whether results go out by TMA; sums of several blocks, and others, by ordinary stores."""
+    return config.peers == config.splits == 1 and problem.by_tma and problem.result_bytes == 2
+
+
+def _chunk(columns: int) -> int:
+    """Columns of results that pass through shared memory at a time."""
+    return math.gcd(columns, 64)
+
+
 def output_bytes(config: Sm90Config, problem: Problem) -> int:
     """Shared memory for results on their way out."""
     width = config.tile[1]
-    chunk = next(c for c in (64, 32, 16, 8) if width % c == 0)
-    if config.peers == config.splits == 1 and problem.by_tma and problem.result_bytes == 2:
+    chunk = _chunk(width)
+    if leaves_by_tma(config, problem):
         buffers = next((n for n in (2, 3) if width // chunk % n == 0), 1)
         return config.consumers * buffers * 64 * chunk * 2
     return config.consumers * 64 * (chunk + 8) * 4
@@ -149,50 +188,93 @@ def blocks_per_multiprocessor(config: Sm90Config, problem: Problem) -> int:
     return max(min(SM_SHARED_BYTES // shared, REGISTERS // registers, 4), 1)
 
 
-def cycles(problem: Problem, config: Sm90Config, multiprocessors: int) -> float:
+@dataclass(frozen=True)
+class Shares:
+    """How the tiles of a launch fall to the chip: `waves` one behind the other in each block.
+
+    `side` blocks share a multiprocessor, `free` is the part of the launch's room that it leaves,
+    `late` says that some clusters find no place beside the others and run when those have ended.
+    """
+
+    waves: int
+    side: int
+    free: float
+    late: bool
+
+
+def shares(problem: Problem, config: Sm90Config, multiprocessors: int, rates: Rates) -> Shares:
+    """How the tiles of a launch fall to the chip."""
+    (tile_m, tile_n, _), (cm, cn) = config.tile, config.cluster
+    rows, columns = -(-problem.m // (tile_m * cm)) * cm, -(-problem.n // (tile_n * cn)) * cn
+    items = rows * columns * problem.batch * config.peers * config.splits
+    room = multiprocessors * blocks_per_multiprocessor(config, problem)
+    together = config.blocks_together
+    grid = min(items, room // together * together)
+    side = -(-grid // multiprocessors)
+    late = together > 2 and grid > rates.together * room
+    return Shares(-(-items // grid), side, min((room - grid) / grid, 1.0), late)
+
+
+def cycles(
+    problem: Problem, config: Sm90Config, multiprocessors: int, rates: Rates = H200
+) -> float:
     """Predicted cycles of one launch."""
-    tile_m, tile_n, _ = config.tile
-    parts = config.peers * config.splits
-    tiles = -(-problem.m // tile_m) * -(-problem.n // tile_n) * problem.batch * parts
-    side_by_side = min(blocks_per_multiprocessor(config, problem), -(-tiles // multiprocessors))
-    slots = multiprocessors * side_by_side
-    if config.peers > 1:  # clusters lie within groups of 16 or 18 multiprocessors
-        slots = slots // config.peers * config.peers * 15 // 16
-    main, tail = _tile_cycles(problem, config, side_by_side)
-    waves = -(-tiles // slots)
-    if config.pingpong:
-        per_wave = max(main, (main + tail) / 2)
+    fall = shares(problem, config, multiprocessors, rates)
+    steps = -(-(-(-problem.k // config.tile[2])) // (config.peers * config.splits))
+    main = steps * step_cycles(problem, config, fall.side, rates)
+    tail = tail_cycles(problem, config, rates)
+    if config.pingpong and fall.waves > 1:  # one group writes its tile while the other multiplies
+        busy = max(fall.waves * main + tail, fall.waves / 2 * (main + tail) + main / 2)
     else:
-        per_wave = (main * side_by_side) + tail
-    busy, memory = waves * per_wave, _memory_cycles(problem, config)
-    return START_CYCLES + max(busy, memory) + _OVERLAP_LOSS * min(busy, memory)
+        busy = fall.waves * (main + tail)
+    memory = _memory_bytes(problem, config) / rates.memory
+    total = rates.launch - rates.overlap * fall.free + _norm(_OVERLAPPED, busy, memory)
+    if fall.late:
+        total += fall.waves * (steps * step_cycles(problem, config, 1, rates) + tail)
+    return total
 
 
-def _tile_cycles(problem: Problem, config: Sm90Config, side_by_side: int) -> tuple[float, float]:
-    """Cycles of the main loop of one tile, and of what follows it."""
-    tile_m, tile_n, tile_k = config.tile
-    width = problem.element_bytes
-    steps = -(-problem.k // tile_k) / (config.peers * config.splits)
-    math = max(2 * tile_m * tile_n * tile_k * width / (2 * FLOPS_PER_CYCLE), 80)
-    shared = (2 * tile_m + tile_n + tile_m // 64 * tile_n) * tile_k * width / SHARED_PER_CYCLE
-    rows = min(tile_m, problem.m) + min(tile_n, problem.n)
-    in_flight = (config.stages - 1) * rows * tile_k * width * side_by_side
-    fetch = rows * tile_k * width * side_by_side / min(L2_PER_CYCLE, in_flight / LATENCY_CYCLES)
-    fetch /= side_by_side
-    main = steps * max(math * 1.1, shared, fetch)
-    tail = tile_m * tile_n * problem.result_bytes / STORE_PER_CYCLE
+def step_cycles(problem: Problem, config: Sm90Config, side: int, rates: Rates) -> float:
+    """Cycles of one stage's products in each of `side` blocks of a multiprocessor."""
+    (tile_m, tile_n, tile_k), (cm, cn) = config.tile, config.cluster
+    line = tile_k * problem.element_bytes
+    products = tile_m * tile_n * line / FLOPS_PER_CYCLE * rates.math
+    # A is written and read once, B written once and read by each wgmma of 64 rows.
+    shared = (2 * tile_m + tile_n + tile_m // 64 * tile_n) * line / rates.shared
+    fetch = (tile_m / cn + tile_n / cm) * line / rates.l2
+    if not problem.whole_lines:
+        fetch *= rates.crossing
+    waiting = rates.latency / (config.stages - 1)
+    longest = _norm(_BUSIEST, side * products, side * shared, side * fetch, waiting)
+    return longest * (rates.multicast if config.cluster != (1, 1) else 1)
+
+
+def tail_cycles(problem: Problem, config: Sm90Config, rates: Rates) -> float:
+    """Cycles from a tile's last product to its last result."""
+    tile_m, tile_n, _ = config.tile
+    chunks = tile_m // (64 * config.readers) * (tile_n // _chunk(tile_n))
+    elements = tile_m * tile_n
+    tail = rates.tail + chunks * rates.chunk
+    if leaves_by_tma(config, problem):
+        return tail + elements * problem.result_bytes / rates.store
+    tail += elements * 4 / rates.slab / config.peers
     if config.peers > 1:
-        tail = tail * 2 / config.peers + EXCHANGE_CYCLES
+        tail += chunks * rates.exchange
     if config.splits > 1:
-        tail = tail * (1 + 2 * config.splits / 3) + MEMORY_SUM_CYCLES
-    return main, tail
+        tail += rates.add_up + elements * 4 / rates.leave / config.peers
+    return tail
 
 
-def _memory_cycles(problem: Problem, config: Sm90Config) -> float:
+def _norm(exponent: float, *values: float) -> float:
+    """A little more than the largest value: what is nearly as large is in its way."""
+    return math.pow(sum(math.pow(value, exponent) for value in values), 1 / exponent)
+
+
+def _memory_bytes(problem: Problem, config: Sm90Config) -> int:
     operands = (problem.m + problem.n) * problem.k * problem.element_bytes
-    results = problem.m * problem.n * problem.result_bytes
-    sums = 0 if config.splits == 1 else 8 * problem.m * problem.n * config.splits
-    return problem.batch * (operands + results + sums) / MEMORY_PER_CYCLE
+    sums = 0 if config.splits == 1 else 4 * config.splits
+    results = problem.m * problem.n * (problem.result_bytes + sums)
+    return problem.batch * (operands + results)
 
 
 def accumulator(dtype: DType) -> DType:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,17 +10,10 @@ import numpy as np
 
 import kdsl_core as kd
 from kdsl_core.dtypes import DType
-from kdsl_core.lang.arguments import facts_of
 from kdsl_fuse import arrays
 from kdsl_fuse.kernels import gemm_sm90_model as model
 from kdsl_fuse.kernels.gemm_sm90 import Sm90Config, gemm_sm90, identity
-from kdsl_fuse.kernels.repitch import (
-    THREADS,
-    VECTOR_BYTES,
-    padded_pitch,
-    repitch,
-    repitch_grid,
-)
+from kdsl_fuse.kernels.repitch import addressable
 
 MULTIPROCESSORS = 132  # of an H100 SXM, an H200 and a GH200
 
@@ -113,28 +106,6 @@ class Sm90Plan:
         )  # fmt: skip
 
 
-def addressable(matrices: Sequence[Any]) -> list[Any]:
-    """The matrices, those whose pitch TMA cannot take replaced by copies with another."""
-    found, copied = list(matrices), []
-    for index, x in enumerate(matrices):
-        facts = facts_of(x, "operand")
-        size, along = facts.dtype.bytes, facts.strides.index(1)
-        pitches = [step * size for mode, step in enumerate(facts.strides) if mode != along]
-        if all(n % VECTOR_BYTES == 0 for n in (facts.pointer, *pitches)):
-            continue
-        rows = x if along == 1 else arrays.transposed(x)
-        count, columns = rows.shape
-        buffer = arrays.empty((count, padded_pitch(columns, size)), facts.dtype, x)
-        target = buffer[:, :columns]
-        copied += [rows, buffer]
-        found[index] = target if along == 1 else arrays.transposed(target)
-    if copied:
-        shapes = [tuple(x.shape) for x in copied[::2]]
-        grid = repitch_grid(shapes, facts.dtype.bytes)
-        repitch.configure(grid=grid, block=THREADS, overlap=True)(*copied)
-    return found
-
-
 def candidates(
     m: int,
     n: int,
@@ -153,7 +124,7 @@ def candidates(
     )
     found: dict[object, Sm90Plan] = {}
     for _, swap, config in model.rank(problem, multiprocessors):
-        alike = replace(config, stages=0)  # the deepest ring, and one order of the operands
+        alike = replace(config, stages=2)  # the deepest ring, and one order of the operands
         if len(found) < limit:
             found.setdefault(alike, Sm90Plan(problem, config, swap, multiprocessors))
     return list(found.values())

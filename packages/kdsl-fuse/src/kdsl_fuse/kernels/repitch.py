@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import kdsl_core as kd
+from kdsl_core.lang.arguments import facts_of
+from kdsl_fuse import arrays
 
 THREADS = 128
 VECTOR_BYTES = 16  # what one thread writes, and what TMA wants pitches to be multiples of
@@ -41,7 +46,43 @@ def padded_pitch(columns: int, element_bytes: int) -> int:
     return -(-columns // line) * line
 
 
-def repitch_grid(shapes: list[tuple[int, int]], element_bytes: int) -> tuple[int, int]:
+def repitch_grid(shapes: Sequence[tuple[int, ...]], element_bytes: int) -> tuple[int, int]:
     """The grid that copies matrices of these shapes."""
     vectors = max(-(-columns * element_bytes // VECTOR_BYTES) for _, columns in shapes)
     return sum(rows for rows, _ in shapes), -(-vectors // THREADS)
+
+
+def addressable_strides(
+    shape: Sequence[int], strides: tuple[int, ...], element_bytes: int
+) -> tuple[int, ...]:
+    """The strides of a matrix if TMA can take them, else those of the copy that it needs."""
+    along = strides.index(1)
+    pitches = [step for mode, step in enumerate(strides) if mode != along]
+    if all(step and step * element_bytes % VECTOR_BYTES == 0 for step in pitches):
+        return strides
+    pitch = padded_pitch(shape[along], element_bytes)
+    return (pitch, 1) if along == 1 else (1, pitch)
+
+
+def addressable(matrices: Sequence[Any]) -> list[Any]:
+    """The matrices, those whose address or pitch TMA cannot take replaced by copies.
+
+    Memory: copies are made by one launch on the current stream of the arrays.
+    """
+    found, copied = list(matrices), []
+    for index, x in enumerate(matrices):
+        facts = facts_of(x, "operand")
+        size, along = facts.dtype.bytes, facts.strides.index(1)
+        strides = addressable_strides(facts.shape, facts.strides, size)
+        if facts.pointer % VECTOR_BYTES == 0 and strides == facts.strides:
+            continue
+        count, columns = facts.shape[1 - along], facts.shape[along]
+        buffer = arrays.empty((count, padded_pitch(columns, size)), facts.dtype, x)
+        target = arrays.first_columns(buffer, columns)
+        copied += [x if along == 1 else arrays.transposed(x), buffer]
+        found[index] = target if along == 1 else arrays.transposed(target)
+    if copied:
+        shapes = [facts_of(x, "operand").shape for x in copied[::2]]
+        grid = repitch_grid(shapes, facts_of(copied[0], "operand").dtype.bytes)
+        repitch.configure(grid=grid, block=THREADS, overlap=True)(*copied)
+    return found

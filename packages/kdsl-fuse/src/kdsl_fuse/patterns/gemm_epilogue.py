@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence, Set
+from collections.abc import Set
 from functools import partial
 
 from kdsl_core.dtypes import bf16, boolean, f16, f32, i8, i16, i32, u8, u16, u32
@@ -12,7 +12,8 @@ from kdsl_fuse.calls import KernelCall, Operand
 from kdsl_fuse.graph import Graph, Node
 from kdsl_fuse.match import Facts, Guard, grow_tail, side_nodes
 from kdsl_fuse.origin import line_of
-from kdsl_fuse.patterns.base import GemmKernels, Match, Options
+from kdsl_fuse.patterns.base import Match, Options
+from kdsl_fuse.patterns.gemm_families import Gemm, call_of
 from kdsl_fuse.reasons import Reason
 from kdsl_fuse.tail import Step, Tail, number_step
 
@@ -40,34 +41,11 @@ class GemmEpilogue:
         return Match(self, tuple(growth.covered), tuple(extra), growth.reasons)
 
     def lower(self, graph: Graph, match: Match, options: Options) -> KernelCall:
-        """The call of the GEMM kernel with the tail as its epilogue."""
-        kernels = options.gemm or _shipped()
+        """The call of a GEMM kernel with the tail as its epilogue."""
         a, b = graph.operands(match.anchor)
-        (m, k), (_, n) = a.shape, b.shape
-        config, grid, block = kernels.plan_gemm(
-            m, n, k, a.dtype, target=options.target, f32_precision=options.f32_precision
-        )
         tail, extras = build_tail(graph, match)
-        return KernelCall(
-            name="gemm_sm80",
-            kernel=kernels.gemm_sm80,
-            grid=_extent(grid),
-            block=_extent(block),
-            operands=(calls.operand(graph, a), calls.operand(graph, b, transpose=True)),
-            extras=extras,
-            output=match.root,
-            statics={"epilogue": tail, "config": config},
-        )
-
-
-def _shipped() -> GemmKernels:
-    from kdsl_fuse.kernels import gemm_sm80
-
-    return gemm_sm80
-
-
-def _extent(sizes: int | Sequence[int]) -> tuple[int, ...]:
-    return (sizes,) if isinstance(sizes, int) else tuple(sizes)
+        left, right = calls.operand(graph, a), calls.operand(graph, b, transpose=True)
+        return call_of(Gemm(left, right, extras, match.root, tail), options)
 
 
 # -- guards ---------------------------------------------------------------------------------

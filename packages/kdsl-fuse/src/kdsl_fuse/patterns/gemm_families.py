@@ -1,0 +1,159 @@
+"""The kernels that compute a matrix product with a tail, and which of them a product gets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from kdsl_core.dtypes import DType, bf16, f16, f32, i32
+from kdsl_core.ir.target import target_of
+from kdsl_core.isa.wgmma_shapes import NEED
+from kdsl_fuse.calls import KernelCall, Operand, Preparation
+from kdsl_fuse.counters import Counters
+from kdsl_fuse.graph import Node
+from kdsl_fuse.patterns.base import Options
+from kdsl_fuse.tail import Tail
+
+if TYPE_CHECKING:
+    from kdsl_fuse.kernels.gemm_sm90_plan import Sm90Plan
+
+
+@dataclass(frozen=True, eq=False)
+class Gemm:
+    """output = tail(A · Bᵀ, extras…) for A (m, k) and B (n, k), whatever computes it."""
+
+    a: Operand
+    b: Operand
+    extras: tuple[Operand, ...]
+    output: Node
+    tail: Tail
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """m, n and k."""
+        return self.a.shape[0], self.b.shape[0], self.a.shape[1]
+
+    @property
+    def dtype(self) -> DType:
+        """The type of A and B."""
+        return self.a.dtype
+
+
+class GemmFamily(Protocol):
+    """A kernel in all its configurations."""
+
+    def takes(self, gemm: Gemm, options: Options) -> bool:
+        """Whether it computes this product on this target."""
+
+    def call(self, gemm: Gemm, options: Options) -> KernelCall:
+        """The launch that computes it."""
+
+
+def call_of(gemm: Gemm, options: Options) -> KernelCall:
+    """The launch of the fastest kernel that takes the product."""
+    return next(family for family in FAMILIES if family.takes(gemm, options)).call(gemm, options)
+
+
+class Sm80Family:
+    """`kernels/gemm_sm80.py`, or the caller's kernel in its place: every type and target."""
+
+    def takes(self, gemm: Gemm, options: Options) -> bool:
+        """Always: the pattern's guards refuse what it cannot compute."""
+        return True
+
+    def call(self, gemm: Gemm, options: Options) -> KernelCall:
+        """A launch with one block for each tile."""
+        from kdsl_fuse.kernels import gemm_sm80
+
+        kernels = options.gemm or gemm_sm80
+        config, grid, block = kernels.plan_gemm(
+            *gemm.sizes, gemm.dtype, target=options.target, f32_precision=options.f32_precision
+        )
+        return KernelCall(
+            name="gemm_sm80",
+            kernel=kernels.gemm_sm80,
+            grid=_extent(grid),
+            block=_extent(block),
+            operands=(gemm.a, gemm.b),
+            extras=gemm.extras,
+            output=gemm.output,
+            statics={"epilogue": gemm.tail, "config": config},
+            summary=str(config),
+        )
+
+
+class Sm90Family:
+    """`kernels/gemm_sm90.py`: f16 and bf16 on targets that have `wgmma`."""
+
+    def takes(self, gemm: Gemm, options: Options) -> bool:
+        """Whether the target has the instruction, and the instruction the type."""
+        if options.gemm is not None or gemm.dtype not in (f16, bf16):
+            return False
+        return NEED.missing(target_of(options.target)) is None
+
+    def call(self, gemm: Gemm, options: Options) -> KernelCall:
+        """A launch of a persistent grid, by the plan chosen for the sizes."""
+        from kdsl_fuse.kernels.gemm_sm90 import gemm_sm90
+        from kdsl_fuse.kernels.gemm_sm90_plan import candidates
+
+        plan = candidates(*gemm.sizes, gemm.dtype, gemm.output.dtype)[0]
+        operands = (gemm.a, gemm.b)
+        return KernelCall(
+            name="gemm_sm90",
+            kernel=gemm_sm90,
+            grid=_extent(plan.grid),
+            block=_extent(plan.config.threads),
+            operands=operands[::-1] if plan.swap else operands,
+            extras=gemm.extras,
+            output=gemm.output,
+            statics={"epilogue": gemm.tail, "config": plan.config},
+            summary=str(plan),
+            cluster=plan.cluster,
+            overlap=True,
+            transposed=plan.swap,
+            preparation=Sm90Preparation(plan),
+        )
+
+
+class Sm90Preparation(Preparation):
+    """Copies of operands that TMA cannot address, and the memory where parts of K are summed."""
+
+    def __init__(self, plan: Sm90Plan) -> None:
+        self.partial, counters = plan.workspace_elements
+        self.counters = Counters(counters)
+
+    def operands(self, views: Sequence[Any]) -> Sequence[Any]:
+        """The views, those with another pitch or address than TMA takes in copies."""
+        from kdsl_fuse.kernels.repitch import addressable
+
+        return addressable(views)
+
+    def strides(self, read: Operand) -> tuple[int, ...]:
+        """Those of the operand, or of its copy."""
+        from kdsl_fuse.kernels.repitch import addressable_strides
+
+        return addressable_strides(read.shape, read.strides, read.dtype.bytes)
+
+    def workspace(self, like: Any) -> tuple[Any, ...]:
+        """Partial sums and counters, when K is split in memory."""
+        from kdsl_fuse import arrays
+
+        if not self.partial:
+            return ()
+        return arrays.empty((self.partial,), f32, like), self.counters.take(like)
+
+    def workspace_specs(self) -> tuple[Any, ...]:
+        """Both as specs."""
+        import kdsl_core as kd
+
+        if not self.partial:
+            return ()
+        return kd.spec(f32, (self.partial,)), kd.spec(i32, (self.counters.elements,))
+
+
+FAMILIES: tuple[GemmFamily, ...] = (Sm90Family(), Sm80Family())  # the fastest first
+
+
+def _extent(sizes: int | Sequence[int]) -> tuple[int, ...]:
+    return (sizes,) if isinstance(sizes, int) else tuple(sizes)
