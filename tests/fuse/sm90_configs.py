@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import kdsl_core as kd
+from kdsl_core.dtypes import dtype_of
+from kdsl_fuse.kernels import gemm_sm90_table as table
 from kdsl_fuse.kernels.gemm_sm90 import Sm90Config, identity
 
 
@@ -130,3 +132,19 @@ BUILDS: dict[str, Build] = {
     "gelu": Build(FULL, epilogue=gelu, extras="n"),
     "gelu, batched": Build(FULL, epilogue=gelu, extras="n", batched=True),
 }
+
+
+def measured() -> dict[str, Build]:
+    """The configurations of all dispatch tables, each once for its types and the way C lies."""
+    found: dict[Build, str] = {}
+    for path in sorted(table.TABLES.glob("gemm_sm90-*.json")):
+        for key, entry in table.read_table(path).items():
+            odd = key.n * dtype_of(key.result).bytes % 16 != 0
+            types = (key.dtype, key.dtype, key.result)
+            majors, pitch = "ttn" if entry.swap else "ttt", SIZE + 1 if odd else None
+            build = Build(entry.config, types, majors, pitch)
+            found.setdefault(build, f"{path.stem} {key.m}x{key.n}x{key.k}")
+    return {name: build for build, name in found.items()}
+
+
+BUILDS |= measured()

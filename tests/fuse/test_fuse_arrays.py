@@ -66,7 +66,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
         from_numpy=lambda array: Tensor(array, "cpu"),
     )
     monkeypatch.setitem(sys.modules, "torch", module)
-    hopper = SimpleNamespace(target="sm_90a")
+    hopper = SimpleNamespace(target="sm_90a", name="NVIDIA H200", multiprocessors=132)
     monkeypatch.setattr("kdsl_runtime.driver.device", lambda index: hopper)
     return module
 

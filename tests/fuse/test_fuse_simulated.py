@@ -82,10 +82,11 @@ def rounding_bound(graph: kf.Graph, inputs: list[Any], k: int) -> float:
     sizes=st.tuples(SIZES, SIZES, SIZES),
     dtypes=st.sampled_from([(F32, "bf16"), (F32, "f16"), (BF16, "bf16"), (F16, "f16")]),
     orders=st.tuples(st.sampled_from("CF"), st.sampled_from("CF"), st.booleans()),
+    target=st.sampled_from(["sm_80", "sm_90a"]),
     seed=st.integers(0, 99),
 )
 def test_random_tails_equal_the_reference(
-    steps: Any, kinds: Any, sizes: Any, dtypes: Any, orders: Any, seed: int
+    steps: Any, kinds: Any, sizes: Any, dtypes: Any, orders: Any, target: str, seed: int
 ) -> None:
     """Any tail on any sizes, types and major orders is one kernel within the rounding bound."""
     rng = np.random.default_rng(seed)
@@ -94,7 +95,7 @@ def test_random_tails_equal_the_reference(
     w = draw(rng, (n, k) if turned else (k, n), dtype, order_w)
     operands = [draw(rng, outside(kind, m, n), dtype, "C") for kind in kinds]
 
-    @kf.fuse
+    @kf.fuse(target=target)
     def layer(x: Any, w: Any, operands: Any) -> Any:
         pairs = zip(operands, kinds, strict=True)
         given = [e.T if kind == "transposed matrix" else e for e, kind in pairs]

@@ -137,7 +137,11 @@ def test_epilogue(name: str) -> None:
     def tail(acc: Any, bias: Any, scale: Any, residual: Any) -> Any:
         return kd.maximum(acc * scale + bias, 0.0) + residual.to(kd.f32)
 
-    extras = (np.broadcast_to(bias, (136, 72)), np.broadcast_to(scale[:, None], (136, 72)), residual)
+    extras = (
+        np.broadcast_to(bias, (136, 72)),
+        np.broadcast_to(scale[:, None], (136, 72)),
+        residual,
+    )
     c = multiply(CONFIGS[name], a, b, *extras, epilogue=tail)
     exact = np.maximum(product(a, b) * scale[:, None] + bias, 0) + residual.astype(np.float64)
     assert_close(c, exact)

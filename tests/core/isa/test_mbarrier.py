@@ -19,11 +19,9 @@ def word(value: int) -> Const:
     return Const(u32, value)
 
 
-def test_text() -> None:
-    """Each form is spelled as PTX does; a wait is a loop of its own."""
-    bench = Bench(1)
-    b, new = bench.b, bench.b.var
-    bar, pred = new(u32), new(boolean)
+def every_form(b: Builder) -> None:
+    """Append each operation once, or in each of its forms."""
+    bar, pred = b.var(u32), b.var(boolean)
     mbarrier.init(b, bar, word(3))
     mbarrier.fence_init(b)
     mbarrier.arrive(b, bar, 8)
@@ -34,7 +32,14 @@ def test_text() -> None:
     mbarrier.wait(b, bar, word(0), 8)
     mbarrier.async_copy_arrive(b, bar)
     mbarrier.async_copy_arrive(b, bar, counted=False)
+    mbarrier.arrive(b, bar, remote=True, relaxed=True)
     mbarrier.invalidate(b, bar)
+
+
+def test_text() -> None:
+    """Each form is spelled as PTX does; a wait is a loop of its own."""
+    bench = Bench(1)
+    every_form(bench.b)
     assert ptx_of(bench.kernel.body) == [
         "mbarrier.init.shared::cta.b64 [b32_1], #3",
         "fence.mbarrier_init.release.cluster",
@@ -48,6 +53,7 @@ def test_text() -> None:
         "@!pred_5 bra wait_4",
         "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [b32_1]",
         "cp.async.mbarrier.arrive.shared::cta.b64 [b32_1]",
+        "mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [b32_1]",
         "mbarrier.inval.shared::cta.b64 [b32_1]",
     ]
     assert all(op.effects & Effect.SYNC for op in bench.kernel.body.ops)
@@ -108,11 +114,15 @@ def test_a_predicate_that_always_holds_is_none() -> None:
 
 
 def test_only_hopper_and_newer_have_them() -> None:
-    """Each operation asks for sm_90."""
-    for op in mbarrier.OPS:
-        need = op.need.fget(None)  # type: ignore[attr-defined] # a property that reads no field
-        assert need.missing(target_of("sm_89")) == "it needs sm_90 or newer"
-        assert need.missing(target_of("sm_90")) is None
+    """Each operation asks for sm_90; a relaxed arrival also for a newer PTX."""
+    bench = Bench(1)
+    every_form(bench.b)
+    ops = bench.kernel.body.ops
+    assert {type(op) for op in ops} == set(mbarrier.OPS)
+    for op in ops:
+        assert op.need.missing(target_of("sm_89")) == "it needs sm_90 or newer"
+        assert op.need.missing(target_of("sm_90")) is None
+        assert op.need.ptx == ((8, 6) if getattr(op, "relaxed", False) else (8, 0))
 
 
 Refused = Callable[[Builder], None]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from kdsl_core.dtypes import BY_NAME, DType, dtype_of
 from kdsl_core.errors import ArgumentError
 from kdsl_fuse import device_views
 from kdsl_fuse.graph import row_major
+
+if TYPE_CHECKING:
+    from kdsl_runtime.driver import Device
 
 _TORCH_NAMES = {
     "float64": "f64",
@@ -76,8 +79,8 @@ def place(array: Any) -> str:
     return f"{'an' if kind == 'foreign' else f'a {kind}'} array on {where}"
 
 
-def gpu_target(array: Any) -> str | None:
-    """The target of the GPU that holds the array, "sm_90a"; None for an array on the host.
+def gpu_of(array: Any) -> Device | None:
+    """The GPU that holds the array; None for an array on the host.
 
     Raises: DriverError when there is no such GPU here.
     """
@@ -86,7 +89,7 @@ def gpu_target(array: Any) -> str | None:
         return None
     from kdsl_runtime.driver import device
 
-    return device(index).target
+    return device(index)
 
 
 def spec_of(array: Any) -> Spec | None:

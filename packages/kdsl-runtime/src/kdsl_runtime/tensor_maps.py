@@ -13,6 +13,7 @@ from kdsl_core.ir.map_limits import check_map
 from kdsl_runtime import driver
 
 _MOST_KEPT = 4096
+_NO_STRIDE = 16
 # The element's bytes are what counts, and its type where the unit fills, converts or reduces.
 _TYPES = {
     "f64": "FLOAT64", "f32": "FLOAT32", "tf32": "TFLOAT32", "f16": "FLOAT16", "bf16": "BFLOAT16",
@@ -70,7 +71,8 @@ def _memory(bindings: ModuleType, described: TensorMap) -> tuple[Any, ...]:
     word = _TYPES[described.shape.dtype.name]
     kind = getattr(bindings.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{word}")
     sizes = [bindings.cuuint64_t(size) for size in described.sizes]
-    strides = [bindings.cuuint64_t(stride) for stride in described.strides]
+    # The driver wants a pointer to strides even where a vector has none.
+    strides = [bindings.cuuint64_t(stride) for stride in described.strides or (_NO_STRIDE,)]
     return kind, described.shape.rank, described.address, sizes, strides
 
 

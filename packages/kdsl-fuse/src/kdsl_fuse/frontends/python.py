@@ -14,7 +14,7 @@ from kdsl_fuse.frontends.traced import Trace, TracedArray
 from kdsl_fuse.graph import Graph
 from kdsl_fuse.origin import author_loc, locate
 from kdsl_fuse.patterns import Options
-from kdsl_fuse.patterns.base import DEFAULT_TARGET, F32_PRECISIONS, GemmKernels
+from kdsl_fuse.patterns.base import DEFAULT_TARGET, F32_PRECISIONS, Chip, GemmKernels
 from kdsl_fuse.plan import Plan, make_plan
 
 Leaf = tuple[str, Any]
@@ -98,12 +98,14 @@ class Fused:
         return plan
 
     def _options(self, values: Sequence[Any]) -> Options:
-        """The options with the target: the one stated, else that of the GPU of the arrays."""
+        """The options with the target: the one stated, else the GPU of the arrays decides."""
         held = [value for value in values if arrays.library(value)]
         if self.target is not None or not held:
             return self.options
-        target = arrays.gpu_target(arrays.common_place(held))
-        return replace(self.options, target=target) if target else self.options
+        gpu = arrays.gpu_of(arrays.common_place(held))
+        if gpu is None:
+            return self.options
+        return replace(self.options, target=gpu.target, chip=Chip(gpu.name, gpu.multiprocessors))
 
     def _trace(self, bound: inspect.BoundArguments) -> tuple[Graph, Callable[[list[Any]], Any]]:
         name = self.function.__name__

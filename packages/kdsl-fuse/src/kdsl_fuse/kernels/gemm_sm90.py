@@ -55,8 +55,8 @@ class Sm90Config:
         multiples = (tile_m % rows, tile_n % 8, tile_k % 16) == (0, 0, 0)
         if not multiples or min(self.tile) < 1 or tile_n > WIDEST:
             raise kd.ArgumentError(
-                f"a tile's M is a multiple of 64 for each warp group that shares it ({rows}), N one "
-                f"of 8 up to {WIDEST}, K one of 16, got {self.tile}",
+                f"a tile's M is a multiple of 64 for each warp group that shares it ({rows}), "
+                f"N one of 8 up to {WIDEST}, K one of 16, got {self.tile}",
                 code="K935",
                 fix="round the tile; K is best 128 bytes of the operands' type",
             )
@@ -273,6 +273,7 @@ class Turns:
 
 @kd.func
 def give_first_turn(turns):
+    """Group 1 arrives where group 0 waits first."""
     if turns.group.number == 1:
         turns.other.arrive()
 

@@ -1,8 +1,9 @@
 """How long a Hopper GEMM will take, by arithmetic: the choice of a configuration without a GPU.
 
-A step's time is that of its busiest resource (tensor cores, shared memory, the way from L2, the
-latency of memory), a tile's that of its steps and of its way out, a launch's that of its waves of
-tiles and of the bytes that memory must deliver. `Rates` holds what was fitted to measurements.
+A step's time is that of its busiest resource (tensor cores, the way from L2, the latency of
+memory), a tile's that of its steps and of its way out, a launch's that of its waves of tiles and of
+the bytes that memory must deliver. `Rates` holds what was fitted to measurements. Shared memory is
+no part of it: measurements do not tell it from tensor cores and L2, which are busy with it.
 """
 
 from __future__ import annotations
@@ -36,23 +37,22 @@ class Rates:
     Units: cycles, and bytes a cycle; of one multiprocessor where nothing else is said.
     """
 
-    math: float = 1.23  # times the tensor cores' least time
-    shared: float = 183.0  # shared memory, written by TMA and read by wgmma
-    l2: float = 69.1  # operands arriving from L2
+    math: float = 1.226  # times the tensor cores' least time
+    l2: float = 68.67  # operands arriving from L2
     crossing: float = 1.86  # times that, where rows do not start at whole lines
-    latency: float = 1680.0  # from asking for a stage to having it
-    multicast: float = 1.02  # times a step, where blocks wait for each other's stages
-    memory: float = 2340.0  # the whole chip
-    launch: float = 4180.0  # from the end of one launch to the first product of the next
-    overlap: float = 3110.0  # of these, where the next launch's blocks find room beside the last
-    tail: float = 676.0  # from a tile's last product to its first result
-    chunk: float = 276.0  # for each chunk of results that passes through shared memory
-    store: float = 71.7  # results leaving by TMA
-    slab: float = 59.9  # results and sums leaving by ordinary stores
-    exchange: float = 3200.0  # for each chunk that a cluster's blocks sum
-    leave: float = 7.67  # sums of a part of K left in memory
-    add_up: float = 6040.0  # fence, count, and read again what others left
-    together: float = 0.85  # of the multiprocessors that clusters of 4 and more can fill
+    latency: float = 1767.0  # from asking for a stage to having it
+    multicast: float = 1.056  # times a step, where blocks wait for each other's stages
+    memory: float = 2217.0  # the whole chip
+    launch: float = 398.0  # from the end of one launch to the first copies of the next
+    prologue: float = 4396.0  # before that, unless the next blocks find room beside the last ones
+    tail: float = 961.5  # from a tile's last product to its first result
+    chunk: float = 256.8  # for each chunk of results that passes through shared memory
+    store: float = 20.95  # results leaving by TMA
+    slab: float = 30.45  # results and sums leaving by ordinary stores
+    exchange: float = 2359.0  # for each chunk that two blocks of a cluster sum
+    leave: float = 9.303  # sums of a part of K left in memory
+    add_up: float = 6861.0  # fence, count, and read again what others left
+    together: float = 0.9414  # of the multiprocessors that clusters of 4 and more can fill
 
 
 H200 = Rates()
@@ -74,7 +74,7 @@ class Problem:
 
     @property
     def whole_lines(self) -> bool:
-        """Whether operands' rows start at whole lines of 128 bytes, as copies to other pitches do."""
+        """Whether operands' rows start at whole lines of 128 bytes, as those of copies do."""
         pitch = self.k * self.element_bytes
         return pitch % 16 != 0 or pitch % 128 == 0
 
@@ -97,15 +97,22 @@ def rank(problem: Problem, multiprocessors: int) -> list[tuple[float, bool, Sm90
 def configurations(problem: Problem, multiprocessors: int) -> Iterator[Sm90Config]:
     """Every configuration that fits the chip and makes some sense for the sizes."""
     for config in _tiles(problem, multiprocessors):
-        tiles_k = -(-problem.k // config.tile[2])
-        for peers, splits in itertools.product(_PEERS, _SPLITS):
-            parts = peers * splits
-            if parts > 1 and (config.pingpong or tiles_k < 4 * parts or config.cluster != (1, 1)):
-                continue
+        for peers, splits in _parts(problem, config, multiprocessors):
             for blocks in (1, 2) if config.consumers == 1 else (1,):
                 fitted = fit(replace(config, peers=peers, splits=splits), problem, blocks)
                 if fitted is not None:
                     yield fitted
+
+
+def _parts(problem: Problem, config: Sm90Config, multiprocessors: int) -> Iterator[tuple[int, int]]:
+    """(peers, splits) worth trying: several parts where tiles are few and K is long."""
+    (tile_m, tile_n, tile_k), batch = config.tile, problem.batch
+    tiles = -(-problem.m // tile_m) * -(-problem.n // tile_n) * batch
+    whole = config.pingpong or config.cluster != (1, 1) or tiles > 2 * multiprocessors
+    for peers, splits in itertools.product(_PEERS, _SPLITS):
+        parts = peers * splits
+        if parts == 1 or not (whole or -(-problem.k // tile_k) < 4 * parts):
+            yield peers, splits
 
 
 _SHAPES = (  # rows of a tile, warp groups, schedule
@@ -179,10 +186,15 @@ def output_bytes(config: Sm90Config, problem: Problem) -> int:
     return config.consumers * 64 * (chunk + 8) * 4
 
 
+def shared_bytes(config: Sm90Config, problem: Problem) -> int:
+    """Shared memory of a block."""
+    stage = sum(config.tile[:2]) * config.tile[2] * problem.element_bytes
+    return stage * config.stages + output_bytes(config, problem) + BARRIER_BYTES
+
+
 def blocks_per_multiprocessor(config: Sm90Config, problem: Problem) -> int:
     """How many blocks run side by side."""
-    stage = sum(config.tile[:2]) * config.tile[2] * problem.element_bytes
-    shared = stage * config.stages + output_bytes(config, problem) + BARRIER_BYTES + 1024
+    shared = shared_bytes(config, problem) + 1024
     accumulators = config.tile[0] // (64 * config.readers) * config.tile[1] // 2
     registers = (GROUP * config.consumers + WARP) * (accumulators + 60)
     return max(min(SM_SHARED_BYTES // shared, REGISTERS // registers, 4), 1)
@@ -220,7 +232,8 @@ def cycles(
 ) -> float:
     """Predicted cycles of one launch."""
     fall = shares(problem, config, multiprocessors, rates)
-    steps = -(-(-(-problem.k // config.tile[2])) // (config.peers * config.splits))
+    k_tiles = -(-problem.k // config.tile[2])
+    steps = -(-k_tiles // (config.peers * config.splits))
     main = steps * step_cycles(problem, config, fall.side, rates)
     tail = tail_cycles(problem, config, rates)
     if config.pingpong and fall.waves > 1:  # one group writes its tile while the other multiplies
@@ -228,7 +241,7 @@ def cycles(
     else:
         busy = fall.waves * (main + tail)
     memory = _memory_bytes(problem, config) / rates.memory
-    total = rates.launch - rates.overlap * fall.free + _norm(_OVERLAPPED, busy, memory)
+    total = rates.launch + rates.prologue * (1 - fall.free) + _norm(_OVERLAPPED, busy, memory)
     if fall.late:
         total += fall.waves * (steps * step_cycles(problem, config, 1, rates) + tail)
     return total
@@ -239,13 +252,11 @@ def step_cycles(problem: Problem, config: Sm90Config, side: int, rates: Rates) -
     (tile_m, tile_n, tile_k), (cm, cn) = config.tile, config.cluster
     line = tile_k * problem.element_bytes
     products = tile_m * tile_n * line / FLOPS_PER_CYCLE * rates.math
-    # A is written and read once, B written once and read by each wgmma of 64 rows.
-    shared = (2 * tile_m + tile_n + tile_m // 64 * tile_n) * line / rates.shared
     fetch = (tile_m / cn + tile_n / cm) * line / rates.l2
     if not problem.whole_lines:
         fetch *= rates.crossing
     waiting = rates.latency / (config.stages - 1)
-    longest = _norm(_BUSIEST, side * products, side * shared, side * fetch, waiting)
+    longest = _norm(_BUSIEST, side * products, side * fetch, waiting)
     return longest * (rates.multicast if config.cluster != (1, 1) else 1)
 
 
@@ -259,7 +270,7 @@ def tail_cycles(problem: Problem, config: Sm90Config, rates: Rates) -> float:
         return tail + elements * problem.result_bytes / rates.store
     tail += elements * 4 / rates.slab / config.peers
     if config.peers > 1:
-        tail += chunks * rates.exchange
+        tail += chunks * rates.exchange * math.log2(config.peers)
     if config.splits > 1:
         tail += rates.add_up + elements * 4 / rates.leave / config.peers
     return tail

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,13 @@ import kdsl_core as kd
 from kdsl_core.dtypes import DType
 from kdsl_fuse import arrays
 from kdsl_fuse.kernels import gemm_sm90_model as model
+from kdsl_fuse.kernels import gemm_sm90_table as table
 from kdsl_fuse.kernels.gemm_sm90 import Sm90Config, gemm_sm90, identity
 from kdsl_fuse.kernels.repitch import addressable
 
 MULTIPROCESSORS = 132  # of an H100 SXM, an H200 and a GH200
+DEVICE = "NVIDIA H200"
+PRODUCER_REGISTERS = 40  # of a thread, where consumers take others' registers
 
 
 @dataclass(frozen=True)
@@ -106,6 +110,70 @@ class Sm90Plan:
         )  # fmt: skip
 
 
+def parse(text: str) -> tuple[Sm90Config, bool]:
+    """Configuration and swap of a plan's text, `str(plan)`."""
+    tile, stages, schedule, *words = text.split()
+    fields: dict[str, Any] = {}
+    for word in words:
+        name, value = _FIELDS[word[0]], word[1:]
+        if name == "cluster":
+            fields[name] = tuple(int(n) for n in value.split("x"))
+        elif name == "registers":
+            fields[name] = (PRODUCER_REGISTERS, int(value))
+        elif name != "swap":
+            fields[name] = int(value)
+    config = Sm90Config(
+        tuple(int(n) for n in tile.split("x")), int(stages[1:]),
+        {"coop": "cooperative", "ping": "pingpong"}[schedule[:4]], int(schedule[4:]), **fields,
+    )  # fmt: skip
+    return config, "swap" in words
+
+
+_FIELDS = {
+    "c": "cluster", "p": "peers", "k": "splits", "r": "registers", "g": "group", "s": "swap",
+}  # fmt: skip
+
+
+def problem_of(
+    m: int, n: int, k: int, dtype: DType, result: DType | None = None, batch: int = 1
+) -> model.Problem:
+    """The product for the model; results are of `dtype` where `result` names no other."""
+    stored = result or dtype
+    by_tma = n * stored.bytes % 16 == 0
+    return model.Problem(m, n, k, dtype.bytes, stored.bytes, batch, by_tma)
+
+
+def choose(
+    m: int,
+    n: int,
+    k: int,
+    dtype: DType,
+    result: DType | None = None,
+    *,
+    batch: int = 1,
+    multiprocessors: int = MULTIPROCESSORS,
+    device: str = DEVICE,
+) -> Sm90Plan:
+    """The plan that was fastest when these sizes were measured, or else the model's first one.
+
+    Raises: CacheError (K934) where the device's table cannot be used.
+    """
+    if batch == 1 and multiprocessors == MULTIPROCESSORS:
+        entry = table.find(device, table.Key.of(m, n, k, dtype, result or dtype))
+        if entry is not None:
+            problem = problem_of(m, n, k, dtype, result)
+            return Sm90Plan(problem, entry.config, entry.swap, multiprocessors)
+    return _first(m, n, k, dtype, result, batch, multiprocessors)
+
+
+@lru_cache(maxsize=1024)
+def _first(
+    m: int, n: int, k: int, dtype: DType, result: DType | None, batch: int, multiprocessors: int
+) -> Sm90Plan:
+    sizes = {"batch": batch, "multiprocessors": multiprocessors}
+    return candidates(m, n, k, dtype, result, **sizes, limit=1)[0]
+
+
 def candidates(
     m: int,
     n: int,
@@ -118,10 +186,7 @@ def candidates(
     limit: int = 12,
 ) -> list[Sm90Plan]:
     """The plans that the model finds fastest, fastest first."""
-    stored = result or dtype
-    problem = model.Problem(
-        m, n, k, dtype.bytes, stored.bytes, batch, by_tma=n * stored.bytes % 16 == 0
-    )
+    problem = problem_of(m, n, k, dtype, result, batch)
     found: dict[object, Sm90Plan] = {}
     for _, swap, config in model.rank(problem, multiprocessors):
         alike = replace(config, stages=2)  # the deepest ring, and one order of the operands

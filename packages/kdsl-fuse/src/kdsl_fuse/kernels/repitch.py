@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import kdsl_core as kd
@@ -52,8 +53,9 @@ def repitch_grid(shapes: Sequence[tuple[int, ...]], element_bytes: int) -> tuple
     return sum(rows for rows, _ in shapes), -(-vectors // THREADS)
 
 
+@lru_cache(maxsize=4096)
 def addressable_strides(
-    shape: Sequence[int], strides: tuple[int, ...], element_bytes: int
+    shape: tuple[int, ...], strides: tuple[int, ...], element_bytes: int
 ) -> tuple[int, ...]:
     """The strides of a matrix if TMA can take them, else those of the copy that it needs."""
     along = strides.index(1)

@@ -29,17 +29,27 @@ F32_PRECISIONS = ("ieee", "tf32")
 
 
 @dataclass(frozen=True)
+class Chip:
+    """The GPU that a plan is for: its name and how many multiprocessors it has."""
+
+    name: str
+    multiprocessors: int
+
+
+@dataclass(frozen=True)
 class Options:
     """Choices of the caller that patterns look at.
 
     `target` bounds the instructions and the shared memory of a kernel. `f32_precision` "tf32" lets
     products of f32 matrices use the tensor cores, which round the operands to 10 mantissa bits;
-    "ieee" keeps every bit. `gemm` holds the kernels to use instead of those shipped.
+    "ieee" keeps every bit. `gemm` holds the kernels to use instead of those shipped. `chip` is the
+    GPU of the arguments, where one decided the target.
     """
 
     target: str = DEFAULT_TARGET
     gemm: GemmKernels | None = None
     f32_precision: str = "ieee"
+    chip: Chip | None = None
 
     def __str__(self) -> str:
         return f"target {self.target}, products of f32 in {self.f32_precision}"

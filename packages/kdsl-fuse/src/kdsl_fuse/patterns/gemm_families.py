@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kdsl_core.dtypes import DType, bf16, f16, f32, i32
@@ -12,11 +12,15 @@ from kdsl_core.isa.wgmma_shapes import NEED
 from kdsl_fuse.calls import KernelCall, Operand, Preparation
 from kdsl_fuse.counters import Counters
 from kdsl_fuse.graph import Node
-from kdsl_fuse.patterns.base import Options
+from kdsl_fuse.patterns.base import Chip, Options
 from kdsl_fuse.tail import Tail
 
 if TYPE_CHECKING:
+    from kdsl_fuse.kernels.gemm_sm90 import Sm90Config
     from kdsl_fuse.kernels.gemm_sm90_plan import Sm90Plan
+
+MOST_ACCUMULATORS = 128  # of a thread
+LINE = 128  # bytes of a row of shared memory that one swizzle permutes
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,16 +99,14 @@ class Sm90Family:
     def call(self, gemm: Gemm, options: Options) -> KernelCall:
         """A launch of a persistent grid, by the plan chosen for the sizes."""
         from kdsl_fuse.kernels.gemm_sm90 import gemm_sm90
-        from kdsl_fuse.kernels.gemm_sm90_plan import candidates
 
-        plan = candidates(*gemm.sizes, gemm.dtype, gemm.output.dtype)[0]
-        operands = (gemm.a, gemm.b)
+        plan = self.plan(gemm, options.chip)
         return KernelCall(
             name="gemm_sm90",
             kernel=gemm_sm90,
             grid=_extent(plan.grid),
             block=_extent(plan.config.threads),
-            operands=operands[::-1] if plan.swap else operands,
+            operands=_in_order(gemm, plan),
             extras=gemm.extras,
             output=gemm.output,
             statics={"epilogue": gemm.tail, "config": plan.config},
@@ -114,6 +116,22 @@ class Sm90Family:
             transposed=plan.swap,
             preparation=Sm90Preparation(plan),
         )
+
+    def plan(self, gemm: Gemm, chip: Chip | None) -> Sm90Plan:
+        """The plan that is fastest for the sizes, as far as strides and tail allow it."""
+        from kdsl_fuse.kernels.gemm_sm90_plan import DEVICE, MULTIPROCESSORS, choose
+
+        chip = chip or Chip(DEVICE, MULTIPROCESSORS)
+        plan = choose(
+            *gemm.sizes, gemm.dtype, gemm.output.dtype,
+            device=chip.name, multiprocessors=chip.multiprocessors,
+        )  # fmt: skip
+        config = plan.config
+        if not _has_whole_slices(config, *_in_order(gemm, plan)):
+            config = replace(config, cluster=(1, 1))
+        if _fills_threads(config) and any(0 not in extra.strides for extra in gemm.extras):
+            config = replace(config, registers=(40, 232))
+        return replace(plan, config=config)
 
 
 class Sm90Preparation(Preparation):
@@ -150,6 +168,30 @@ class Sm90Preparation(Preparation):
         if not self.partial:
             return ()
         return kd.spec(f32, (self.partial,)), kd.spec(i32, (self.counters.elements,))
+
+
+def _in_order(gemm: Gemm, plan: Sm90Plan) -> tuple[Operand, Operand]:
+    return (gemm.b, gemm.a) if plan.swap else (gemm.a, gemm.b)
+
+
+def _has_whole_slices(config: Sm90Config, a: Operand, b: Operand) -> bool:
+    """Whether what each block of a cluster loads of a tile is whole lines of shared memory."""
+    (tile_m, tile_n, _), (cm, cn) = config.tile, config.cluster
+    slices = ((a, tile_m, cn), (b, tile_n, cm))
+    return not any(
+        blocks > 1 and read.strides.index(1) == 0 and rows // blocks * read.dtype.bytes % LINE
+        for read, rows, blocks in slices
+    )
+
+
+def _fills_threads(config: Sm90Config) -> bool:
+    """Whether accumulators leave a thread of 168 registers little for matrices that a tail reads.
+
+    Producers can then give theirs, where results go out by TMA and extras are read ahead.
+    """
+    accumulators = config.tile[0] // (64 * config.readers) * config.tile[1] // 2
+    alone = config.peers == config.splits == 1
+    return alone and config.consumers == 2 and accumulators == MOST_ACCUMULATORS
 
 
 FAMILIES: tuple[GemmFamily, ...] = (Sm90Family(), Sm80Family())  # the fastest first
