@@ -94,12 +94,13 @@ CASES: dict[str, tuple[Any, tuple[Any, ...], type[KdslError], str, int, str, str
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("target", [None, "sm_90a"])
 @pytest.mark.parametrize("name", CASES)
-def test_error_inside_the_function(name: str) -> None:
+def test_error_inside_the_function(name: str, target: str | None) -> None:
     """The error stands at the operator's line, and tells the values and what to write instead."""
     function, args, kind, code, line, words, mend = CASES[name]
     with pytest.raises(kind, match=f"(?s){words}.*fix: .*{mend}") as caught:
-        kf.fuse(function)(*args)
+        kf.fuse(target=target)(function)(*args)
     error = caught.value
     assert error.code == code
     assert error.loc is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import ml_dtypes
@@ -33,6 +34,7 @@ def multiply(
     result: Any = None,
     contiguous: int = 1,
     blocks: int = 3,
+    outputs: Sequence[Matrix] = (),
     **options: Any,
 ) -> Matrix:
     """C of one launch in the simulator with all checks on, from NaN."""
@@ -52,8 +54,8 @@ def multiply(
         grid=plan.grid,
         block=config.threads,
         cluster=plan.cluster,
-        args=(a, b, c, *workspace, *extras),
-        kwargs={"epilogue": epilogue, "config": config},
+        args=(a, b, c, *outputs, *workspace, *extras),
+        kwargs={"epilogue": epilogue, "config": config, "outputs": 1 + len(outputs)},
         **options,
     )
     if workspace:
@@ -188,3 +190,19 @@ def test_any_order(seed: int) -> None:
         first = multiply(CONFIGS[name], a, b)
         other = multiply(CONFIGS[name], a, b, order="shuffle", seed=seed)
         assert first.tobytes() == other.tobytes()
+
+
+@pytest.mark.parametrize("name", ("cooperative", "k shared by a cluster", "k split in memory"))
+@pytest.mark.parametrize("second", (ml_dtypes.bfloat16, np.float32))
+def test_two_outputs(name: str, second: Any) -> None:
+    """An epilogue that gives a tuple writes one matrix for each part of it."""
+    rng = np.random.default_rng(8)
+    a, b = (operand(rng, (rows, 192), ml_dtypes.bfloat16) for rows in (136, 72))
+    before = np.full((136, 72), np.nan, second)
+
+    def tail(acc: Any) -> Any:
+        return kd.maximum(acc, 0.0), acc
+
+    c = multiply(CONFIGS[name], a, b, outputs=[before], epilogue=tail)
+    assert_close(c, np.maximum(product(a, b), 0))
+    np.testing.assert_allclose(before.astype(np.float64), product(a, b), rtol=2**-8, atol=2**-8)

@@ -72,16 +72,16 @@ class FragmentEpilogue:
             for column in columns[::8]
         ]
 
-    def results(self, block: Tensor, parts: list[Parts], columns: range) -> list[Scalar]:
-        """The results of accumulators in `columns`, in register order, from what was fetched."""
+    def results(self, block: Tensor, parts: list[Parts], columns: range) -> list[list[Scalar]]:
+        """For each output the results of `columns`, in register order, from what was fetched."""
         found = []
         for column, extras in zip(columns[::8], parts, strict=True):
             for pair in range(2):
                 for element in range(2):
                     value = block[column // 2 + 2 * pair + element]
                     operands = [part[pair][element] for part in extras]
-                    found.append(as_scalar(self.function(value, *operands)))
-        return found
+                    found.append(results_of(self.function, value, operands))
+        return [list(output) for output in zip(*found, strict=True)]
 
     def _extra(self, extra: Tensor, row: Any, column: Any, batch: Any) -> list[list[Scalar]]:
         """The four elements of an extra operand that belong to a thread's four accumulators."""
@@ -103,6 +103,15 @@ class FragmentEpilogue:
             extra.load((row, column, *rest), within),
             extra.load((row, column + 1, *rest), second),
         ]
+
+
+def results_of(
+    function: Callable[..., Any], value: Scalar, operands: Sequence[Scalar]
+) -> tuple[Scalar, ...]:
+    """The results of a pointwise function, one for each output."""
+    results = function(value, *operands)
+    each = results if isinstance(results, tuple) else (results,)
+    return tuple(as_scalar(result) for result in each)
 
 
 def _is_broadcast(extra: Tensor, mode: int) -> bool:

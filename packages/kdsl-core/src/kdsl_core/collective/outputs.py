@@ -19,7 +19,8 @@ from kdsl_core.layout import size
 class TileOutput:
     """Writes tiles of C = function(accumulators, extras…) by the fastest way that there is.
 
-    16-bit results of a matrix that TMA can address leave by TMA, while the warps go on; all others,
+    A function that gives a tuple has as many outputs, of one shape and major order.
+    16-bit results of matrices that TMA can address leave by TMA, while the warps go on; all others,
     and sums of K that several blocks share, by ordinary stores (`split` is then (partial, counters,
     splits) or None; `peers` the blocks of a cluster that share K).
 
@@ -28,7 +29,7 @@ class TileOutput:
 
     def __init__(
         self,
-        c: Tensor,
+        outputs: Tensor | Sequence[Tensor],
         tile: tuple[int, int],
         group: WarpGroup,
         function: Callable[..., Any],
@@ -41,16 +42,15 @@ class TileOutput:
         self.tile, self.group = tile, group
         self.split: SplitSum | None = None
         self.stage: TmaStoreStage | SlabStore
-        if peers == 1 and split is None and by_tma(c):
-            epilogue = FragmentEpilogue(function, extras, c.shape, group.thread)
-            self.stage = TmaStoreStage(
-                c, tile[1], epilogue, groups=group.count, group=group.number, thread=group.thread
-            )
+        outputs = (outputs,) if isinstance(outputs, Tensor) else outputs
+        own = {"groups": group.count, "group": group.number, "thread": group.thread}
+        if peers == 1 and split is None and by_tma(outputs):
+            epilogue = FragmentEpilogue(function, extras, outputs[0].shape, group.thread)
+            self.stage = TmaStoreStage(outputs, tile[1], epilogue, **own)
             return
         self.stage = SlabStore(
-            c, tile[1], function, extras, accumulator=accumulator,
-            groups=group.count, group=group.number, thread=group.thread, peers=peers,
-        )  # fmt: skip
+            outputs, tile[1], function, extras, accumulator=accumulator, peers=peers, **own
+        )
         if split is not None:
             blocks = tile[0] // (ROWS * group.readers)
             self.split = SplitSum(self.stage, *split, blocks)
@@ -93,6 +93,7 @@ def _add_up(out: TileOutput, tile: WorkTile, blocks: int) -> None:
             split.add_up(tile, block, out.origin(tile, block))
 
 
-def by_tma(c: Tensor) -> bool:
-    """Whether results of 16 bits can be written by TMA."""
-    return c.dtype.bytes == 2 and tma_can_address(c)
+def by_tma(outputs: Sequence[Tensor]) -> bool:
+    """Whether results can be written by TMA: of one type of 16 bits, at pitches that it takes."""
+    dtypes = {output.dtype for output in outputs}
+    return len(dtypes) == 1 and dtypes.pop().bytes == 2 and all(map(tma_can_address, outputs))

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from kdsl_core import dtypes as dt
-from kdsl_core.collective.fragment_epilogue import ROWS
+from kdsl_core.collective.fragment_epilogue import ROWS, results_of
 from kdsl_core.collective.tiles import access_elements, contiguous_mode
 from kdsl_core.lang.clusters import cluster_rank, peer
 from kdsl_core.lang.functions import func
@@ -75,13 +75,14 @@ class SlabStore:
     Each of `groups` warp groups has a slab of its own. With `peers` > 1, that many blocks of a
     cluster hold parts of the same sums, and each stores its share of the elements.
 
-    Shapes: C and every extra (M, N[, L]), extras broadcast by strides of 0.
+    Shapes: all outputs and every extra (M, N[, L]), the outputs of one major order, extras
+    broadcast by strides of 0.
     Threads: all of a warp group, `thread` being the number in it. Memory: named barriers 1 + group.
     """
 
     def __init__(
         self,
-        c: Tensor,
+        outputs: Sequence[Tensor],
         columns: int,
         function: Callable[..., Any],
         extras: Sequence[Tensor],
@@ -92,7 +93,8 @@ class SlabStore:
         thread: Any,
         peers: int = 1,
     ) -> None:
-        self.c, self.function, self.extras = c, function, tuple(extras)
+        self.outputs, self.function, self.extras = tuple(outputs), function, tuple(extras)
+        c = self.c = outputs[0]
         self.columns = columns
         self.chunk = math.gcd(columns, _WIDEST)
         self.along = contiguous_mode(c)
@@ -107,7 +109,8 @@ class SlabStore:
             accumulator, Layout((ROWS, self.chunk, groups), (*strides, padded * lines)), name="slab"
         )
         self.slab: Tensor = slabs[None, None, group]
-        self.width = math.gcd(access_elements(c, self.along), _VECTOR, length)
+        widths = [access_elements(output, self.along) for output in outputs]
+        self.width = math.gcd(*widths, _VECTOR, length)
         self.per_line = length // self.width
         self.share = self.per_line * lines // peers
         self.barrier = named_barrier(1 + group, THREADS)
@@ -157,10 +160,11 @@ class SlabStore:
         coord = (place[0], place[1], *rest)
         parts = [self._extra(extra, coord, inside) for extra in self.extras]
         results = [
-            as_scalar(self.function(value, *(part[i] for part in parts))).to(self.c.dtype)
+            results_of(self.function, value, [part[i] for part in parts])
             for i, value in enumerate(values)
         ]
-        self.c.store_vector(coord, results, inside)
+        for output, found in zip(self.outputs, zip(*results, strict=True), strict=True):
+            output.store_vector(coord, [value.to(output.dtype) for value in found], inside)
 
     def _extra(self, extra: Tensor, coord: tuple[Any, ...], inside: Scalar) -> list[Scalar]:
         coord = coord[: len(extra.layout)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from kdsl_core import atoms
@@ -32,12 +33,13 @@ class TmaStoreStage:
     from registers to a swizzled buffer by `stmatrix`, and from there by TMA, which clips what hangs
     over the edge.
 
+    Shapes: all outputs alike, in shape, type and major order.
     Threads: all of a warp group, `thread` being the number in it. Memory: named barriers 1 + group.
     """
 
     def __init__(
         self,
-        c: Tensor,
+        outputs: Sequence[Tensor],
         columns: int,
         epilogue: FragmentEpilogue,
         *,
@@ -47,9 +49,12 @@ class TmaStoreStage:
     ) -> None:
         self.columns, self.epilogue = columns, epilogue
         self.chunk = math.gcd(columns, _WIDEST)
-        chunks = columns // self.chunk
-        # Each block of rows starts with the first buffer again, so they must divide its chunks.
-        self.buffers = next((n for n in (2, 3) if chunks % n == 0), 1)
+        c, self.outputs = outputs[0], len(outputs)
+        turns = columns // self.chunk * self.outputs
+        # Each block of rows starts with the first buffer again, so they must divide its turns.
+        self.buffers = next(
+            (n for n in (2, 3) if turns % n == 0 and n >= self.outputs), self.outputs
+        )
         major = "K" if contiguous_mode(c) == 1 else "MN"
         self.transposed = major == "MN"
         self.dtype = c.dtype
@@ -59,7 +64,7 @@ class TmaStoreStage:
         self.stage = smem(c.dtype, layout, name="results")
         self.batched = len(c.layout) == 3
         box = (ROWS, self.chunk, 1) if self.batched else (ROWS, self.chunk)
-        self.send = tma_store(c, self.stage[..., 0], box)
+        self.send = [tma_store(output, self.stage[..., 0], box) for output in outputs]
         self.first = group * self.buffers
         self.leader = thread == 0
         self.barrier = named_barrier(1 + group, 128)
@@ -76,17 +81,21 @@ class TmaStoreStage:
         chunks = [range(x, x + self.chunk) for x in range(0, self.columns, self.chunk)]
         parts = self.epilogue.fetch(origin, batch, chunks[0])
         for turn, columns in enumerate(chunks):
-            slot = self.first + turn % self.buffers
+            slots = [
+                self.first + (turn * self.outputs + i) % self.buffers for i in range(self.outputs)
+            ]
             _claim(self)
             following = chunks[turn + 1 : turn + 2]
             upcoming = [self.epilogue.fetch(origin, batch, chunk) for chunk in following]
             for start in range(0, self.chunk, _STEP):
                 some = columns[start : start + _STEP]
                 eights = parts[start // 8 : start // 8 + len(some) // 8]
-                self._keep(self.epilogue.results(block, eights, some), slot, start)
+                results = self.epilogue.results(block, eights, some)
+                for slot, values in zip(slots, results, strict=True):
+                    self._keep(values, slot, start)
             fence_proxy_async()
             coord = (origin[0], origin[1] + columns[0], batch)[: 3 if self.batched else 2]
-            _send(self, slot, coord)
+            _send(self, slots, coord)
             parts = upcoming[0] if upcoming else []
 
     def _keep(self, results: list[Scalar], slot: Any, column: int) -> None:
@@ -115,19 +124,20 @@ def packed(low: Scalar, high: Scalar, dtype: DType) -> Operand:
 
 @func
 def _claim(stage: TmaStoreStage) -> None:
-    """Wait until the oldest buffer has been read."""
+    """Wait until the oldest buffers, one for each output, have been read."""
     if stage.leader:
-        tma_store_wait(stage.buffers - 1)
+        tma_store_wait(stage.buffers - stage.outputs)
     stage.barrier.sync()
 
 
 @func
-def _send(stage: TmaStoreStage, slot: Any, coord: tuple[Any, ...]) -> None:
-    """Send a buffer that every thread has written."""
+def _send(stage: TmaStoreStage, slots: list[Any], coord: tuple[Any, ...]) -> None:
+    """Send buffers that every thread has written, each in a group of its own."""
     stage.barrier.sync()
     if stage.leader:
-        stage.send(stage.stage[..., slot], coord)
-        tma_store_commit()
+        for send, slot in zip(stage.send, slots, strict=True):
+            send(stage.stage[..., slot], coord)
+            tma_store_commit()
 
 
 @func

@@ -214,9 +214,9 @@ def fuse(
     `fallback="numpy"` lets operators without a kernel run in NumPy, which `plan.explain()` shows;
     without it they are an error.
 
-    `target` ("sm_90a") decides which kernels there are and how large their tiles may be; left out,
-    the GPU of the arguments decides, and for NumPy arrays and `kd.spec`s "sm_80", whose kernels
-    run on everything newer.
+    `target` decides which kernels there are ("sm_90a": `gemm_sm90` for f16 and bf16) and how large
+    their tiles may be; left out, the GPU of the arguments decides, and for NumPy arrays and
+    `kd.spec`s "sm_80", whose kernels run on everything newer.
 
     `f32_precision="tf32"` lets products of f32 matrices use the tensor cores: faster on a GPU, with
     the operands rounded to 10 mantissa bits (relative error 2⁻¹¹ each); sums stay in f32. "ieee"

@@ -127,10 +127,12 @@ def gemm_sm90(
     *extras: kd.Tensor,
     epilogue: kd.Static,
     config: kd.Static,
+    outputs: kd.Static = 1,
 ):
     """C = epilogue(A · Bᵀ, extras…) for A (m, k), B (n, k), C (m, n), or a batch along mode 2.
 
-    With `config.splits` the first two extras are the workspace: partial sums and counters.
+    With several `outputs` the epilogue gives a tuple, and the extras begin with those after C. With
+    `config.splits` two extras follow that are the workspace: partial sums and counters.
     """
     tile_m, tile_n, tile_k = config.tile
     load_a, load_b, sharers = kd.collective.shared_pair(
@@ -149,6 +151,7 @@ def gemm_sm90(
         peers=config.peers,
     )
     mma = config.tiled_mma(A, B, kd.i32 if A.dtype.is_int else kd.f32)
+    results, extras = (C, *extras[: outputs - 1]), extras[outputs - 1 :]
     split = None
     if config.splits > 1:
         split, extras = (*extras[:2], config.splits), extras[2:]
@@ -157,7 +160,7 @@ def gemm_sm90(
         config.readers,
     )  # fmt: skip
     out = kd.collective.TileOutput(
-        C, (tile_m, tile_n), group, epilogue, extras,
+        results, (tile_m, tile_n), group, epilogue, extras,
         accumulator=mma.atom.d, peers=config.peers, split=split,
     )  # fmt: skip
 

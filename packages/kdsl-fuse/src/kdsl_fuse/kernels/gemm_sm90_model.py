@@ -1,9 +1,8 @@
 """How long a Hopper GEMM will take, by arithmetic: the choice of a configuration without a GPU.
 
-A step's time is that of its busiest resource (tensor cores, the way from L2, the latency of
-memory), a tile's that of its steps and of its way out, a launch's that of its waves of tiles and of
-the bytes that memory must deliver. `Rates` holds what was fitted to measurements. Shared memory is
-no part of it: measurements do not tell it from tensor cores and L2, which are busy with it.
+A step's time is that of its busiest resource (tensor cores, shared memory, the way from L2, the
+latency of memory), a tile's that of its steps and of its way out, a launch's that of its waves of
+tiles and of the bytes that memory must deliver. `Rates` holds what was fitted to measurements.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ SM_SHARED_BYTES = 233_472  # of a multiprocessor; a block costs 1 KiB beside its
 REGISTERS = 65_536
 BARRIER_BYTES = 2_048  # barriers, flags and alignment
 FLOPS_PER_CYCLE = 4_096  # dense, 16-bit, one multiprocessor
+SHARED_PER_CYCLE = 128  # bytes, one multiprocessor
 CYCLES_PER_US = 1_755  # of an H200 that is not short of power
 
 _WIDTHS = (256, 240, 224, 208, 192, 176, 160, 144, 128, 112, 96, 80, 64, 48, 32, 24, 16, 8)
@@ -37,26 +37,26 @@ class Rates:
     Units: cycles, and bytes a cycle; of one multiprocessor where nothing else is said.
     """
 
-    math: float = 1.226  # times the tensor cores' least time
-    l2: float = 68.67  # operands arriving from L2
-    crossing: float = 1.86  # times that, where rows do not start at whole lines
-    latency: float = 1767.0  # from asking for a stage to having it
-    multicast: float = 1.056  # times a step, where blocks wait for each other's stages
-    memory: float = 2217.0  # the whole chip
-    launch: float = 398.0  # from the end of one launch to the first copies of the next
-    prologue: float = 4396.0  # before that, unless the next blocks find room beside the last ones
-    tail: float = 961.5  # from a tile's last product to its first result
-    chunk: float = 256.8  # for each chunk of results that passes through shared memory
-    store: float = 20.95  # results leaving by TMA
-    slab: float = 30.45  # results and sums leaving by ordinary stores
-    exchange: float = 2359.0  # for each chunk that two blocks of a cluster sum
-    leave: float = 9.303  # sums of a part of K left in memory
-    add_up: float = 6861.0  # fence, count, and read again what others left
-    together: float = 0.9414  # of the multiprocessors that clusters of 4 and more can fill
+    math: float = 1.28  # times the tensor cores' least time
+    l2: float = 58.0  # operands arriving from L2
+    crossing: float = 1.64  # times that, where rows do not start at whole lines
+    latency: float = 1920.0  # from asking for a stage to having it
+    multicast: float = 1.04  # times a step, where blocks wait for each other's stages
+    memory: float = 2260.0  # the whole chip
+    launch: float = 285.0  # from the end of one launch to the first copies of the next
+    prologue: float = 4680.0  # before that, unless the next blocks find room beside the last ones
+    tail: float = 50.6  # from a tile's last product to its first result
+    chunk: float = 249.0  # for each chunk of results that passes through shared memory
+    store: float = 10.1  # results leaving by TMA
+    slab: float = 21.7  # results and sums leaving by ordinary stores
+    exchange: float = 2670.0  # for each chunk that two blocks of a cluster sum
+    leave: float = 6.27  # sums of a part of K left in memory
+    add_up: float = 6730.0  # fence, count, and read again what others left
+    together: float = 0.947  # of the multiprocessors that clusters of 4 and more can fill
 
 
 H200 = Rates()
-_BUSIEST = 6.0  # exponent of the norm that takes the busiest of a step's resources
+_BUSIEST = 12.0  # exponent of the norm that takes the busiest of a step's resources
 _OVERLAPPED = 3.0  # exponent of the norm that joins computing with memory
 
 
@@ -252,11 +252,13 @@ def step_cycles(problem: Problem, config: Sm90Config, side: int, rates: Rates) -
     (tile_m, tile_n, tile_k), (cm, cn) = config.tile, config.cluster
     line = tile_k * problem.element_bytes
     products = tile_m * tile_n * line / FLOPS_PER_CYCLE * rates.math
+    # A is written and read once, B written once and read for each 64 rows.
+    shared = (2 * tile_m + tile_n + tile_m // 64 * tile_n) * line / SHARED_PER_CYCLE
     fetch = (tile_m / cn + tile_n / cm) * line / rates.l2
     if not problem.whole_lines:
         fetch *= rates.crossing
     waiting = rates.latency / (config.stages - 1)
-    longest = _norm(_BUSIEST, side * products, side * fetch, waiting)
+    longest = _norm(_BUSIEST, side * products, side * shared, side * fetch, waiting)
     return longest * (rates.multicast if config.cluster != (1, 1) else 1)
 
 

@@ -129,7 +129,7 @@ class Sm90Family:
         config = plan.config
         if not _has_whole_slices(config, *_in_order(gemm, plan)):
             config = replace(config, cluster=(1, 1))
-        if _fills_threads(config) and any(0 not in extra.strides for extra in gemm.extras):
+        if _fills_threads(plan) and any(0 not in extra.strides for extra in gemm.extras):
             config = replace(config, registers=(40, 232))
         return replace(plan, config=config)
 
@@ -184,14 +184,17 @@ def _has_whole_slices(config: Sm90Config, a: Operand, b: Operand) -> bool:
     )
 
 
-def _fills_threads(config: Sm90Config) -> bool:
+def _fills_threads(plan: Sm90Plan) -> bool:
     """Whether accumulators leave a thread of 168 registers little for matrices that a tail reads.
 
-    Producers can then give theirs, where results go out by TMA and extras are read ahead.
+    They are read ahead where results go out by TMA; producers can give registers for them.
     """
+    from kdsl_fuse.kernels.gemm_sm90_model import leaves_by_tma
+
+    config = plan.config
     accumulators = config.tile[0] // (64 * config.readers) * config.tile[1] // 2
-    alone = config.peers == config.splits == 1
-    return alone and config.consumers == 2 and accumulators == MOST_ACCUMULATORS
+    full = config.consumers == 2 and accumulators == MOST_ACCUMULATORS
+    return full and leaves_by_tma(config, plan.problem)
 
 
 FAMILIES: tuple[GemmFamily, ...] = (Sm90Family(), Sm80Family())  # the fastest first
