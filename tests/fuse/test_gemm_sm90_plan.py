@@ -145,7 +145,7 @@ def entries() -> list[table.Entry]:
 
 
 def test_listed_shapes_take_their_entry() -> None:
-    """A listed product gets the entry's plan, in f16 too; the same object of plan twice."""
+    """A listed product gets the entry's plan, every time, and in f16 too."""
     assert len(entries()) >= 40
     for entry in entries():
         key = entry.key
@@ -157,12 +157,12 @@ def test_listed_shapes_take_their_entry() -> None:
             assert choose(*sizes, kd.f16).config == plan.config
 
 
-def test_table_holds_the_fastest_measured_plans() -> None:
-    """Every recorded product has its fastest plan in the table, or a faster one measured later."""
-    times = {entry.key: entry.us for entry in entries()}
+def test_recorded_products_are_listed() -> None:
+    """Every product of the tuning data has an entry."""
+    listed = {entry.key for entry in entries()}
     for product in json.loads(RESULTS.read_text())["products"]:
-        key = table.Key(product["m"], product["n"], product["k"], "bf16", "bf16")
-        assert key in times
+        types = product.get("dtype", "bf16"), product.get("result", "bf16")
+        assert table.Key(product["m"], product["n"], product["k"], *types) in listed
 
 
 @pytest.mark.parametrize("options", ({"device": "NVIDIA H100 PCIe"}, {"multiprocessors": 114},

@@ -59,7 +59,9 @@ class Entry:
     @classmethod
     def read(cls, record: Mapping[str, Any]) -> Entry:
         """The entry of a record. Raises: what Python does of a record that lacks something."""
-        fields = {n: tuple(v) if n in _TUPLES else v for n, v in record["config"].items()}
+        fields: dict[str, Any] = {
+            n: tuple(v) if n in _TUPLES else v for n, v in record["config"].items()
+        }
         key = Key(*(record[name] for name in ("m", "n", "k", "dtype", "result")))
         for name in (key.dtype, key.result):
             dtype_of(name)
@@ -69,8 +71,8 @@ class Entry:
 
     def check(self) -> None:
         """Raises: ValueError where the configuration does not fit the chip."""
-        sizes = [dtype_of(name).bytes for name in (self.key.dtype, self.key.result)]
-        problem = model.Problem(self.key.m, self.key.n, self.key.k, *sizes)
+        element, result = (dtype_of(name).bytes for name in (self.key.dtype, self.key.result))
+        problem = model.Problem(self.key.m, self.key.n, self.key.k, element, result)
         needed = model.shared_bytes(self.config, problem)
         if needed > model.SHARED_BYTES:
             raise ValueError(f"{needed} bytes of shared memory, of {model.SHARED_BYTES}")

@@ -1,0 +1,163 @@
+"""Time many configurations of the Hopper GEMM on each shape of a set, quickly, in one process.
+
+    PYTHONPATH=… python3 benchmarks/gpu/tune.py decode skinny --seconds 90 --journal tuning.jsonl
+
+Beside the model's first choices it tries a grid of designs, so that the model can be wrong. The
+journal has one JSON line a shape: microseconds by plan, of cuBLAS too. `benchmarks/make_table.py`
+makes a dispatch table of journals, `benchmarks/fit_sm90_model.py` fits the model to them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import torch
+from operands import Buffers, buffers_of, spoil
+from ours import DTYPES
+from peers import at
+from shapes import Case, load_cases
+from timing import quick
+
+from kdsl_core.errors import KdslError
+from kdsl_fuse.kernels import gemm_sm90_model as model
+from kdsl_fuse.kernels.gemm_sm90 import Sm90Config
+from kdsl_fuse.kernels.gemm_sm90_plan import Sm90Plan, candidates, problem_of
+
+WORST_ERROR = 5e-3  # of a result against cuBLAS's, relative to its norm
+ROOM = (40, 232)  # registers of a producing and of a consuming thread
+BIG = (  # tile, options
+    ((128, 256), {}), ((128, 256), {"group": 4}), ((128, 256), {"group": 16}),
+    ((128, 256), {"cluster": (2, 1)}), ((128, 256), {"registers": ROOM}),
+    ((256, 128), {}), ((256, 128), {"cluster": (1, 2)}),
+    *(((128, width), {}) for width in (240, 224, 208, 192, 176, 160, 144, 128, 96, 64)),
+    *(((64, width), {"schedule": "pingpong"}) for width in (256, 192, 128)),
+    ((128, 128), {"schedule": "pingpong"}),
+    ((128, 128), {"schedule": "pingpong", "cluster": (2, 1)}),
+    *(((64, width), {"consumers": 1}) for width in (192, 160, 128, 96, 64, 32)),
+    ((64, 128), {"consumers": 1, "cluster": (2, 1)}),
+)  # fmt: skip
+PARTS = (
+    (1, 1),
+    (2, 1),
+    (4, 1),
+    (1, 2),
+    (1, 3),
+    (1, 4),
+    (2, 2),
+    (8, 1),
+    (1, 8),
+    (2, 4),
+    (1, 16),
+    (2, 8),
+)
+
+
+def designs(case: Case) -> Iterator[Sm90Plan]:
+    """Plans that fit the chip, from a grid of tiles, depths and splits of K."""
+    problem = problem_of(*case.shape, DTYPES[case.dtype])
+    for (tile, options), (peers, splits), swap in product(_tiles(case), PARTS, (False, True)):
+        sizes = case.n if swap else case.m, case.m if swap else case.n
+        blocks = -(-sizes[0] // tile[0]) * -(-sizes[1] // tile[1]) * peers * splits
+        split = peers * splits > 1
+        if tile[1] >= sizes[1] + 64 or (split and (blocks > 264 or len(options) > 1)):
+            continue
+        for depth, room in product((64, 128), (1, 2)):
+            try:
+                config = Sm90Config((*tile, depth), 2, peers=peers, splits=splits, **options)
+            except KdslError:
+                continue
+            side = problem.swapped if swap else problem
+            fitted = model.fit(config, side, room) if room == 1 or config.consumers == 1 else None
+            if fitted is not None and case.k >= 2 * depth * peers * splits:
+                yield Sm90Plan(problem, fitted, swap)
+
+
+def _tiles(case: Case) -> Iterator[tuple[tuple[int, int], dict[str, object]]]:
+    narrow = -(-min(case.m, case.n) // 8) * 8
+    if narrow <= 256:
+        yield from (((rows, narrow), {"consumers": rows // 64}) for rows in (64, 128))
+        for waves in (1, 2):
+            width = -(-max(case.m, case.n) // (132 * waves * 8)) * 8
+            if 16 <= width <= 256:
+                yield (64 if narrow <= 64 else 128, width), {"consumers": 1 + (narrow > 64)}
+    if narrow > 64:
+        yield from BIG
+
+
+def predicted(plan: Sm90Plan) -> float:
+    """The model's cycles, so that the most promising plans come first."""
+    side = plan.problem.swapped if plan.swap else plan.problem
+    return model.cycles(side, plan.config, plan.multiprocessors)
+
+
+def measured(plan: Sm90Plan, sets: list[Buffers], reference: torch.Tensor) -> float | str:
+    """Microseconds of a plan, or why there are none."""
+    try:
+        workspace = plan.workspace(sets[0].a)
+
+        def launch(i: int) -> None:
+            b = at(sets, i)
+            plan.run(b.a, b.w, b.c, workspace=workspace)
+
+        spoil(sets[0].c)
+        launch(0)
+        error = (sets[0].c.float() - reference).norm() / reference.norm()
+        if not error < WORST_ERROR:
+            return f"error {float(error):.1e}"
+        return round(1e6 * quick(launch, len(sets)), 2)
+    except KdslError as problem:
+        return str(problem).splitlines()[0]
+
+
+def tuned(case: Case, most: int) -> dict[str, object]:
+    """The journal's record of one shape."""
+    sets = buffers_of(case)
+    reference = torch.mm(sets[0].a, sets[0].w.T).float()
+    plans = candidates(*case.shape, DTYPES[case.dtype], limit=8)
+    plans += sorted(designs(case), key=predicted)
+    chosen = {str(plan): plan for plan in plans[:most]}
+    found = {name: measured(plan, sets, reference) for name, plan in chosen.items()}
+
+    def rival(i: int) -> None:
+        b = at(sets, i)
+        torch.mm(b.a, b.w.T, out=b.c)
+
+    return {
+        "shape": case.shape,
+        "cublas": round(1e6 * quick(rival, len(sets)), 2),
+        "us": {name: us for name, us in found.items() if isinstance(us, float)},
+        "fails": {name: why for name, why in found.items() if isinstance(why, str)},
+    }
+
+
+def main() -> None:
+    """Tune the shapes of the sets, as long as the time lasts."""
+    words = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    words.add_argument("sets", nargs="+")
+    words.add_argument("--seconds", type=float, default=90.0)
+    words.add_argument("--most", type=int, default=80, help="configurations of a shape")
+    words.add_argument("--journal", type=Path, default=Path("tuning.jsonl"))
+    options = words.parse_args()
+    end = time.monotonic() + options.seconds
+    with options.journal.open("a", encoding="utf-8") as journal:
+        for case in (case for name in options.sets for case in load_cases()[name]):
+            if time.monotonic() > end:
+                print("out of time before", case.shape)
+                break
+            record = tuned(replace(case, epilogue="none"), options.most)
+            journal.write(json.dumps(record) + "\n")
+            journal.flush()
+            us = record["us"]
+            assert isinstance(us, dict)
+            best = sorted(us, key=us.__getitem__)[:3]
+            print(case.shape, f"cuBLAS {record['cublas']} µs", *(f"| {x} {us[x]}" for x in best))
+
+
+if __name__ == "__main__":
+    main()
