@@ -37,6 +37,12 @@ def product_of(measured: tuning.Measured) -> Product:
     ]
 
 
+def sizes(product: Product) -> str:
+    """M × N × K."""
+    problem = product[0][1].problem
+    return f"{problem.m} × {problem.n} × {problem.k}"
+
+
 def predicted(product: Product, rates: Rates) -> list[float]:
     """Microseconds of each plan by the model."""
     return [
@@ -108,22 +114,24 @@ def table(products: list[Product], rates: Rates) -> str:
         guesses = predicted(product, rates)
         first = min(range(len(product)), key=guesses.__getitem__)
         fastest = min(range(len(product)), key=lambda i: product[i][2])
-        p = product[0][1].problem
         lines.append(
-            f"{f'{p.m} × {p.n} × {p.k}':<22} {regret(product, rates):.3f}  "
+            f"{sizes(product):<22} {regret(product, rates):.3f}  "
             f"{product[first][1]}: {guesses[first]:.1f} → {product[first][2]:.1f} µs; "
             f"fastest {product[fastest][1]}: {guesses[fastest]:.1f} → {product[fastest][2]:.1f} µs"
         )
     return "\n".join(lines)
 
 
-def left_out(products: list[Product], start: Rates, folds: int, seconds: float) -> list[float]:
-    """Each product's regret with constants that were fitted without it."""
+def left_out(
+    products: list[Product], start: Rates, folds: int, seconds: float
+) -> list[tuple[float, str]]:
+    """Each product's regret with constants that were fitted without it, and its sizes."""
     regrets = []
     for fold in range(folds):
         rest = [p for i, p in enumerate(products) if i % folds != fold]
         rates = fit(rest, start, seconds)
-        regrets += [regret(p, rates) for i, p in enumerate(products) if i % folds == fold]
+        rated = [p for i, p in enumerate(products) if i % folds == fold]
+        regrets += [(regret(p, rates), sizes(p)) for p in rated]
     return regrets
 
 
@@ -146,7 +154,8 @@ def main() -> None:
     print(summary(products, rates))
     if options.folds:
         found = left_out(products, start, options.folds, options.seconds)
-        print(f"left out: geomean {geomean(found):.3f}, worst {max(found):.3f}")
+        worst = ", ".join(f"{value:.3f} ({name})" for value, name in sorted(found)[:-6:-1])
+        print(f"left out: geomean {geomean(value for value, _ in found):.3f}, worst {worst}")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from timing import Launch
 
 import kdsl_core as kd
 from kdsl_fuse.kernels.gemm_sm80 import gemm_sm80, plan_gemm
-from kdsl_fuse.kernels.gemm_sm90_plan import Sm90Plan
+from kdsl_fuse.kernels.gemm_sm90_plan import Sm90Plan, choose
 from kdsl_fuse.kernels.gemm_sm90_plan import candidates as sm90_candidates
 
 DTYPES = {"bf16": kd.bf16, "f16": kd.f16, "e4m3": kd.e4m3, "i8": kd.i8}
@@ -63,30 +63,22 @@ def candidates(case: Case, sets: list[Buffers], limit: int = 12) -> dict[str, La
         *case.shape, DTYPES[case.dtype], RESULTS[case.dtype], limit=limit,
         multiprocessors=torch.cuda.get_device_properties(0).multi_processor_count,
     )  # fmt: skip
-    launches = {f"sm90 {plan}": _sm90(plan, case, sets) for plan in found}
+    tail = case.epilogue != "none"
+    first = choose(*case.shape, DTYPES[case.dtype], RESULTS[case.dtype], tail=tail)
+    launches = {f"sm90 {plan}": _sm90(plan, case, sets) for plan in [first, *found]}
     if case.dtype in ("bf16", "f16"):
         launches["sm80"] = _sm80(case, sets)
     return launches
 
 
 def _sm90(plan: Sm90Plan, case: Case, sets: list[Buffers]) -> Launch:
-    epilogue, workspace = epilogue_of(case), _workspace(plan)
+    epilogue, parts = epilogue_of(case), plan.parts(sets[0].a, sets[0].c)
 
     def launch(i: int) -> None:
         b = at(sets, i)
-        plan.run(b.a, b.w, b.c, *b.extras, epilogue=epilogue, workspace=workspace)
+        plan.run(b.a, b.w, b.c, *b.extras, epilogue=epilogue, parts=parts)
 
     return launch
-
-
-def _workspace(plan: Sm90Plan) -> tuple[Any, ...]:
-    partial, counters = plan.workspace_elements
-    if not partial:
-        return ()
-    return (
-        torch.empty(partial, device="cuda", dtype=torch.float32),
-        torch.zeros(counters, device="cuda", dtype=torch.int32),
-    )
 
 
 def _sm80(case: Case, sets: list[Buffers]) -> Launch:

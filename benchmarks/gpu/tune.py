@@ -2,8 +2,9 @@
 
     PYTHONPATH=… python3 benchmarks/gpu/tune.py decode skinny --seconds 90 --journal tuning.jsonl
 
-Beside the model's first choices it tries a grid of designs, so that the model can be wrong. The
-journal has one JSON line a shape: microseconds by plan, of cuBLAS too. `benchmarks/make_table.py`
+Beside the model's first choices it tries a grid of designs, so that the model can be wrong. With
+`--plans FILE`, a JSON object of "MxNxK" to lists of plans, it tries just those. The journal has
+one JSON line a shape: microseconds by plan, of cuBLAS too. `benchmarks/make_table.py`
 makes a dispatch table of journals, `benchmarks/fit_sm90_model.py` fits the model to them.
 """
 
@@ -13,7 +14,6 @@ import argparse
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -26,8 +26,8 @@ from timing import quick
 
 from kdsl_core.errors import KdslError
 from kdsl_fuse.kernels import gemm_sm90_model as model
-from kdsl_fuse.kernels.gemm_sm90 import Sm90Config
-from kdsl_fuse.kernels.gemm_sm90_plan import Sm90Plan, candidates, problem_of
+from kdsl_fuse.kernels.gemm_sm90_config import Sm90Config
+from kdsl_fuse.kernels.gemm_sm90_plan import Sm90Plan, candidates, parse, problem_of
 
 WORST_ERROR = 5e-3  # of a result against cuBLAS's, relative to its norm
 ROOM = (40, 232)  # registers of a producing and of a consuming thread
@@ -99,11 +99,11 @@ def predicted(plan: Sm90Plan) -> float:
 def measured(plan: Sm90Plan, sets: list[Buffers], reference: torch.Tensor) -> float | str:
     """Microseconds of a plan, or why there are none."""
     try:
-        workspace = plan.workspace(sets[0].a)
+        parts = plan.parts(sets[0].a, sets[0].c)
 
         def launch(i: int) -> None:
             b = at(sets, i)
-            plan.run(b.a, b.w, b.c, workspace=workspace)
+            plan.run(b.a, b.w, b.c, parts=parts)
 
         spoil(sets[0].c)
         launch(0)
@@ -115,13 +115,20 @@ def measured(plan: Sm90Plan, sets: list[Buffers], reference: torch.Tensor) -> fl
         return str(problem).splitlines()[0]
 
 
-def tuned(case: Case, most: int) -> dict[str, object]:
+def choice(case: Case, most: int, stated: dict[str, list[str]]) -> list[Sm90Plan]:
+    """The plans to time: those stated for the shape, or the most promising ones."""
+    problem = problem_of(*case.shape, DTYPES[case.dtype])
+    if stated:
+        return [Sm90Plan(problem, *parse(text)) for text in stated["x".join(map(str, case.shape))]]
+    plans = candidates(*case.shape, DTYPES[case.dtype], limit=8)
+    return [*plans, *sorted(designs(case), key=predicted)][:most]
+
+
+def tuned(case: Case, plans: list[Sm90Plan]) -> dict[str, object]:
     """The journal's record of one shape."""
     sets = buffers_of(case)
     reference = torch.mm(sets[0].a, sets[0].w.T).float()
-    plans = candidates(*case.shape, DTYPES[case.dtype], limit=8)
-    plans += sorted(designs(case), key=predicted)
-    chosen = {str(plan): plan for plan in plans[:most]}
+    chosen = {str(plan): plan for plan in plans}
     found = {name: measured(plan, sets, reference) for name, plan in chosen.items()}
 
     def rival(i: int) -> None:
@@ -142,15 +149,20 @@ def main() -> None:
     words.add_argument("sets", nargs="+")
     words.add_argument("--seconds", type=float, default=90.0)
     words.add_argument("--most", type=int, default=80, help="configurations of a shape")
+    words.add_argument("--plans", type=Path, help="try just the plans in this file")
     words.add_argument("--journal", type=Path, default=Path("tuning.jsonl"))
     options = words.parse_args()
     end = time.monotonic() + options.seconds
+    stated = json.loads(options.plans.read_text()) if options.plans else {}
+    cases = [case for name in options.sets for case in load_cases()[name]]
+    if stated:
+        cases = [case for case in cases if "x".join(map(str, case.shape)) in stated]
     with options.journal.open("a", encoding="utf-8") as journal:
-        for case in (case for name in options.sets for case in load_cases()[name]):
+        for case in cases:
             if time.monotonic() > end:
                 print("out of time before", case.shape)
                 break
-            record = tuned(replace(case, epilogue="none"), options.most)
+            record = tuned(case, choice(case, options.most, stated))
             journal.write(json.dumps(record) + "\n")
             journal.flush()
             us = record["us"]

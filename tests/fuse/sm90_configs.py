@@ -9,7 +9,8 @@ from typing import Any
 import kdsl_core as kd
 from kdsl_core.dtypes import dtype_of
 from kdsl_fuse.kernels import gemm_sm90_table as table
-from kdsl_fuse.kernels.gemm_sm90 import Sm90Config, identity
+from kdsl_fuse.kernels.gemm_sm90 import identity
+from kdsl_fuse.kernels.gemm_sm90_config import Sm90Config
 
 
 @dataclass(frozen=True)
@@ -30,17 +31,17 @@ class Build:
     extras: str = ""
 
     def specs(self) -> list[Any]:
-        """The kernel's arguments: A, B, C, the workspace, and operands of the epilogue."""
+        """The kernel's arguments: A, B, C or its parts, and operands of the epilogue."""
         a, b, c = (
             matrix(dtype, self.batched, major == "t")
             for dtype, major in zip(self.types, self.majors, strict=True)
         )
         if self.pitch:
             c = matrix(self.types[2], self.batched, self.majors[2] == "t", self.pitch)
-        workspace = (
-            [kd.spec("f32", 1 << 24), kd.spec("i32", 4096)] if self.config.splits > 1 else []
-        )
-        return [a, b, c, *workspace, *(self.extra(kind) for kind in self.extras)]
+        if self.config.splits > 1:
+            (m, n), strides = c.shape, (*c.strides, SIZE * SIZE)
+            c = kd.spec("f32", (m, n, self.config.splits), strides=strides)
+        return [a, b, c, *(self.extra(kind) for kind in self.extras)]
 
     def extra(self, kind: str) -> Any:
         """An operand of the epilogue."""

@@ -15,10 +15,9 @@ from fuse.numpy_kernel import NumpyGemm
 from kdsl_core.dtypes import dtype_of
 from kdsl_core.errors import TargetError
 from kdsl_fuse import arrays
-from kdsl_fuse.counters import Counters
 from kdsl_fuse.kernels import gemm_sm90_model as model
 from kdsl_fuse.kernels import gemm_sm90_plan
-from kdsl_fuse.kernels.gemm_sm90 import Sm90Config
+from kdsl_fuse.kernels.gemm_sm90_config import Sm90Config
 from kdsl_fuse.kernels.gemm_sm90_plan import Sm90Plan
 from kdsl_fuse.kernels.repitch import addressable_strides
 from kdsl_fuse.reference import evaluate
@@ -241,30 +240,3 @@ def test_a_second_run_plans_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fused(*args).tobytes() == first.tobytes()
     (call,) = fused.plan(*args).calls
     assert call.launch is call.launch
-
-
-def test_counters_belong_to_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stream keeps its counters; another, and everything that is captured, has its own."""
-    now = SimpleNamespace(stream=1, capturing=False)
-    monkeypatch.setattr(arrays, "stream_of", lambda like: now.stream)
-    monkeypatch.setattr(arrays, "is_capturing", lambda stream: now.capturing)
-    like = np.zeros(1)
-    counters = Counters(5)
-    first = counters.take(like)
-    assert counters.take(like) is first
-    assert (first.dtype, first.tolist()) == (np.int32, [0] * 5)
-    now.stream = 2
-    second = counters.take(like)
-    assert second is not first
-    now.capturing = True
-    captured = counters.take(like), counters.take(like)
-    assert len({id(x) for x in (first, second, *captured)}) == 4
-    now.stream, now.capturing = 1, False
-    assert counters.take(like) is first
-
-
-def test_counters_on_the_host_are_new() -> None:
-    """A simulated launch that a hazard ended leaves nothing behind for the next."""
-    counters = Counters(3)
-    counters.take(np.zeros(1))[:] = 7
-    assert counters.take(np.zeros(1)).tolist() == [0, 0, 0]

@@ -1,4 +1,4 @@
-"""Plans of the Hopper GEMM: the model, the dispatch table, configurations, grids, workspaces."""
+"""Plans of the Hopper GEMM: the model, the dispatch table, configurations, grids, parts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from kdsl_core.errors import ArgumentError, CacheError, ResourceError
 from kdsl_fuse.kernels import gemm_sm90_model as model
 from kdsl_fuse.kernels import gemm_sm90_plan as plans
 from kdsl_fuse.kernels import gemm_sm90_table as table
-from kdsl_fuse.kernels.gemm_sm90 import Sm90Config, gemm_sm90, identity
+from kdsl_fuse.kernels.gemm_sm90 import gemm_sm90, identity
+from kdsl_fuse.kernels.gemm_sm90_config import Sm90Config
 from kdsl_fuse.kernels.gemm_sm90_plan import Sm90Plan, choose, parse, problem_of
 from kdsl_fuse.kernels.repitch import LINE_BYTES, addressable
 
@@ -125,10 +126,12 @@ def test_room_of_a_block_matches_the_kernel() -> None:
 def build(config: Sm90Config, dtype: str = "bf16", **options: Any) -> Any:
     """The kernel's module for square matrices."""
     matrices = [kd.spec(dtype, (4096, 4096))] * 3
-    workspace = [kd.spec("f32", 1 << 24), kd.spec("i32", 4096)] if config.splits > 1 else []
+    if config.splits > 1:
+        strides = (4096, 1, 4096 * 4096)
+        matrices[2] = kd.spec("f32", (4096, 4096, config.splits), strides=strides)
     plan = Sm90Plan(problem_of(4096, 4096, 4096, dtype_of(dtype)), config)
     return gemm_sm90.module(
-        *matrices, *workspace, target="sm_90a", block=config.threads, cluster=plan.cluster,
+        *matrices, target="sm_90a", block=config.threads, cluster=plan.cluster,
         epilogue=identity, config=config, **options,
     )  # fmt: skip
 
@@ -272,7 +275,19 @@ def test_too_much_for_the_chip_is_refused(config: Sm90Config, code: str) -> None
     assert any(character.isdigit() for character in caught.value.message)
 
 
-# -- grids, workspaces, copies ---------------------------------------------------------------------
+def test_splits_of_batches_are_refused() -> None:
+    """Parts of K are where a batch would be."""
+    config, _ = parse("64x64x64 s4 coop1 k2 g8")
+    batch = kd.spec("bf16", (64, 256, 3), strides=(256, 1, 64 * 256))
+    with pytest.raises(ArgumentError) as caught:
+        gemm_sm90.module(
+            batch, batch, batch, target="sm_90a", block=config.threads,
+            epilogue=identity, config=config,
+        )  # fmt: skip
+    assert caught.value.code == "K939"
+
+
+# -- grids, parts of sums, copies ------------------------------------------------------------------
 def plan_of(text: str, m: int, n: int, k: int) -> Sm90Plan:
     """A plan by its text."""
     return Sm90Plan(problem_of(m, n, k, kd.bf16), *parse(text))
@@ -294,14 +309,15 @@ def test_grids(
     assert (plan.grid, plan.cluster) == (grid, cluster)
 
 
-def test_workspaces() -> None:
-    """Partial sums for each part of each tile, a counter for each tile, warp group and peer."""
-    assert plan_of("128x64x64 s4 coop2 g8", 200, 100, 4096).workspace_elements == (0, 0)
+def test_parts() -> None:
+    """Parts of the sums lie as C does, in the accumulator's type; without splits there are none."""
+    a, c = np.zeros((200, 64), np.float16), np.zeros((200, 100), np.float16)
+    assert plan_of("128x64x64 s4 coop2 g8", 200, 100, 4096).parts(a, c) is None
     plan = plan_of("128x64x64 s4 coop2 p2 k3 g8", 200, 100, 4096)
-    assert plan.workspace_elements == (2 * 2 * 3 * 128 * 64, 2 * 2 * 2 * 2)
-    partial, counters = plan.workspace(np.zeros(1, np.float16))
-    assert (partial.dtype, partial.shape) == (np.float32, (2 * 2 * 3 * 128 * 64,))
-    assert not counters.any() and counters.dtype == np.int32
+    parts = plan.parts(a, c)
+    assert (parts.dtype, parts.shape, parts.strides) == (np.float32, (200, 100, 3), (400, 4, 80000))
+    parts = replace(plan, swap=True).parts(np.zeros((200, 64), np.int8), c)
+    assert (parts.dtype, parts.shape, parts.strides) == (np.int32, (100, 200, 3), (4, 400, 80000))
 
 
 @pytest.mark.parametrize("contiguous", (1, 0))

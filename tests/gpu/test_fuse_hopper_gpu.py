@@ -9,7 +9,7 @@ import pytest
 import kdsl_fuse as kf
 from kdsl_fuse.kernels import gemm_sm90_model as model
 from kdsl_fuse.kernels import gemm_sm90_plan
-from kdsl_fuse.kernels.gemm_sm90 import Sm90Config
+from kdsl_fuse.kernels.gemm_sm90_config import Sm90Config
 from kdsl_fuse.kernels.gemm_sm90_plan import Sm90Plan
 from kdsl_runtime import driver
 

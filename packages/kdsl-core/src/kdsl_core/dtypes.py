@@ -67,7 +67,7 @@ u16 = _row("u16", 16, "u", np.uint16, "u16", "b16")
 u8 = _row("u8", 8, "u", np.uint8, "u8", "b16")
 boolean = _row("boolean", 1, "b", np.bool_, "pred", "pred")
 
-# What a kernel parameter may be besides numbers: 128 bytes that the driver encodes for the TMA unit.
+# What a kernel parameter may be besides numbers: 128 bytes that the driver encodes for TMA.
 tensor_map = _row("tensor_map", 1024, "m", "V128", "b8", "b64")
 
 ALL_DTYPES = (f64, f32, tf32, f16, bf16, e4m3, e5m2, i64, i32, i16, i8, u64, u32, u16, u8, boolean)

@@ -151,6 +151,14 @@ def first_columns(matrix: Any, columns: int) -> Any:
     return matrix[:, :columns]
 
 
+def permuted(array: Any, axes: tuple[int, ...]) -> Any:
+    """The array with its axes in another order, as a view."""
+    kind = library(array)
+    if kind == "foreign":
+        return device_views.permuted(array, axes)
+    return array.permute(axes) if kind == "torch" else array.transpose(axes)
+
+
 def broadcast(array: Any, shape: tuple[int, ...]) -> Any:
     """A view of `shape` in which repeated axes have stride 0."""
     kind = library(array)
@@ -205,23 +213,6 @@ def zeros(shape: tuple[int, ...], dtype: DType, like: Any) -> Any:
         return constant(np.zeros(shape, dtype.numpy), like)
     module = sys.modules["cupy"] if kind == "cupy" else np
     return module.zeros(shape, dtype.numpy)
-
-
-def stream_of(array: Any) -> int | None:
-    """The handle of the stream that a launch on the array goes to; None for the host."""
-    index = device_index(array)
-    if index is None:
-        return None
-    from kdsl_runtime.arrays import launch_stream
-
-    return launch_stream([device_views.facts(array)], index)
-
-
-def is_capturing(stream: int) -> bool:
-    """Whether launches on the stream are being recorded into a CUDA graph."""
-    from kdsl_runtime.driver import call
-
-    return int(call("cuStreamIsCapturing", stream)) != 0
 
 
 def constant(value: Any, like: Any) -> Any:

@@ -62,7 +62,7 @@ def broadcast(read: Operand, shape: Shape) -> Operand:
 class Preparation:
     """What a kernel needs besides its launch: nothing, unless a kernel's own class says otherwise.
 
-    `operands` and `workspace` are for a launch, the other two describe what they give.
+    `operands` is for a launch, `strides` describes what it gives.
     """
 
     def operands(self, views: Sequence[Any]) -> Sequence[Any]:
@@ -73,23 +73,15 @@ class Preparation:
         """The strides in which the kernel finds an operand."""
         return read.strides
 
-    def workspace(self, like: Any) -> tuple[Any, ...]:
-        """Arrays between the output and the extras, for one launch on the current stream."""
-        return ()
-
-    def workspace_specs(self) -> tuple[Any, ...]:
-        """The same as `kd.spec`s."""
-        return ()
-
 
 @dataclass(frozen=True, eq=False)
 class KernelCall:
     """A kernel with everything that a launch needs but the arrays.
 
-    The kernel's array arguments are `operands`, the output, the workspace of `preparation`, and
-    `extras`; a `transposed` call computes the transpose of the output from those of the extras.
-    `statics` are its trace-time arguments (`epilogue`, `config`), and `summary` tells the
-    configuration in few words. `overlap` says that the kernel itself waits for the launch before.
+    The kernel's array arguments are `operands`, the output and `extras`; a `transposed` call
+    computes the transpose of the output from those of the extras. `statics` are its trace-time
+    arguments (`epilogue`, `config`), and `summary` tells the configuration in few words. `overlap`
+    says that the kernel itself waits for the launch before.
     """
 
     name: str
@@ -134,7 +126,7 @@ class KernelCall:
         output, *extras = (output, *(read.view(values) for read in self.extras))
         if self.transposed:
             output, *extras = (arrays.transposed(x) for x in (output, *extras))
-        return [*operands, output, *self.preparation.workspace(output), *extras]
+        return [*operands, output, *extras]
 
     def run(self, values: Mapping[str, Any]) -> Any:
         """Launch on arrays by value name; returns the output, a new array of the same library."""
@@ -185,7 +177,7 @@ class KernelCall:
             kd.spec(x.dtype, x.shape[::turn], strides=x.strides[::turn])
             for x in (output, *self.extras)
         )
-        return [*operands, output_spec, *self.preparation.workspace_specs(), *extras]
+        return [*operands, output_spec, *extras]
 
     @property
     def header(self) -> str:

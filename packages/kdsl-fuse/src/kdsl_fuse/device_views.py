@@ -46,6 +46,13 @@ def transposed(array: Any) -> DeviceView:
     return DeviceView(replace(info, shape=info.shape[::-1], strides=info.strides[::-1]))
 
 
+def permuted(array: Any, axes: tuple[int, ...]) -> DeviceView:
+    """The array with its axes in another order."""
+    info = facts(array)
+    shape, strides = (tuple(x[axis] for axis in axes) for x in (info.shape, info.strides))
+    return DeviceView(replace(info, shape=shape, strides=strides))
+
+
 def first_columns(array: Any, columns: int) -> DeviceView:
     """The matrix without the columns behind the first ones."""
     info = facts(array)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kdsl_core.collective.epilogue import EpilogueStage
-from kdsl_core.collective.fragment_epilogue import FragmentEpilogue, WarpGroup
+from kdsl_core.collective.fragment_epilogue import FragmentEpilogue, WarpGroup, results_of
 from kdsl_core.collective.fragments import FragmentLoader
 from kdsl_core.collective.operands import TmaOperand, shared_pair, tma_can_address
 from kdsl_core.collective.outputs import TileOutput
@@ -29,6 +29,7 @@ __all__ = [
     "contiguous_mode",
     "grouped_raster",
     "mma_tile",
+    "results_of",
     "shared_pair",
     "shared_tile",
     "store_tile",

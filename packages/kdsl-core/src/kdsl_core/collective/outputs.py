@@ -9,9 +9,7 @@ from kdsl_core.collective.fragment_epilogue import ROWS, FragmentEpilogue, WarpG
 from kdsl_core.collective.operands import tma_can_address
 from kdsl_core.collective.scheduler import WorkTile
 from kdsl_core.collective.slab_store import SlabStore
-from kdsl_core.collective.split_sum import SplitSum
 from kdsl_core.collective.tma_store import TmaStoreStage
-from kdsl_core.lang.functions import func
 from kdsl_core.lang.tensor import Tensor
 from kdsl_core.layout import size
 
@@ -21,8 +19,7 @@ class TileOutput:
 
     A function that gives a tuple has as many outputs, of one shape and major order.
     16-bit results of matrices that TMA can address leave by TMA, while the warps go on; all others,
-    and sums of K that several blocks share, by ordinary stores (`split` is then (partial, counters,
-    splits) or None; `peers` the blocks of a cluster that share K).
+    and sums of K that `peers` blocks of a cluster share, by ordinary stores.
 
     Threads: the warp groups of a block.
     """
@@ -37,23 +34,18 @@ class TileOutput:
         *,
         accumulator: Any,
         peers: int = 1,
-        split: tuple[Tensor, Tensor, int] | None = None,
     ) -> None:
         self.tile, self.group = tile, group
-        self.split: SplitSum | None = None
         self.stage: TmaStoreStage | SlabStore
         outputs = (outputs,) if isinstance(outputs, Tensor) else outputs
         own = {"groups": group.count, "group": group.number, "thread": group.thread}
-        if peers == 1 and split is None and by_tma(outputs):
+        if peers == 1 and by_tma(outputs):
             epilogue = FragmentEpilogue(function, extras, outputs[0].shape, group.thread)
             self.stage = TmaStoreStage(outputs, tile[1], epilogue, **own)
             return
         self.stage = SlabStore(
             outputs, tile[1], function, extras, accumulator=accumulator, peers=peers, **own
         )
-        if split is not None:
-            blocks = tile[0] // (ROWS * group.readers)
-            self.split = SplitSum(self.stage, *split, blocks)
 
     def init(self) -> None:
         """Initialise what the cluster's blocks wait with. Threads: one, before they all meet."""
@@ -62,14 +54,8 @@ class TileOutput:
 
     def write(self, acc: Tensor, tile: WorkTile) -> None:
         """Write a tile's accumulators (V, blocks of 64 rows, 1)."""
-        blocks = range(size(acc.layout[1]))
-        if self.split is None:
-            for block in blocks:
-                self.stage.store(acc[None, block, 0], self.origin(tile, block), tile.batch)
-            return
-        for block in blocks:
-            self.split.leave(tile, block, acc[None, block, 0])
-        _add_up(self, tile, len(blocks))
+        for block in range(size(acc.layout[1])):
+            self.stage.store(acc[None, block, 0], self.origin(tile, block), tile.batch)
 
     def origin(self, tile: WorkTile, block: int) -> tuple[Any, Any]:
         """The coordinate of the first element of a block of 64 rows."""
@@ -82,15 +68,6 @@ class TileOutput:
         """Wait until shared memory is no longer read; the block may end then."""
         if isinstance(self.stage, TmaStoreStage):
             self.stage.finish()
-
-
-@func
-def _add_up(out: TileOutput, tile: WorkTile, blocks: int) -> None:
-    split = out.split
-    assert split is not None
-    if split.is_last(tile):
-        for block in range(blocks):
-            split.add_up(tile, block, out.origin(tile, block))
 
 
 def by_tma(outputs: Sequence[Tensor]) -> bool:

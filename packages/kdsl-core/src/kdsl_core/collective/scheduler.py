@@ -17,10 +17,8 @@ class WorkTile:
     m: Any
     n: Any
     batch: Any
-    split: Any
     k_begin: Any
     k_end: Any
-    index: Any
 
     @property
     def k_tiles(self) -> Any:
@@ -33,8 +31,8 @@ class TileScheduler:
 
     Neighbouring blocks walk `group` rows of tiles column by column and so share operands in L2.
     A cluster of (cm, cn) blocks takes cm × cn neighbouring tiles together. With `splits`, each
-    tile is dealt so many times, each time with another part of K; with `peers`, the blocks of a
-    cluster share the K of one tile.
+    tile is dealt so many times, each time with another part of K, whose number is the tile's
+    `batch`; with `peers`, the blocks of a cluster share the K of one tile.
 
     Shapes: `tiles` is (M, N) in tiles, `k_tiles` at least splits · peers; `batches` None for one
     product.
@@ -71,20 +69,20 @@ class TileScheduler:
 
     def at(self, item: Any) -> WorkTile:
         """The work behind a number below `total`."""
-        split, place = 0, item
+        batch, place, part = 0, item, 0
         if self.splits > 1:
-            split, place = item % self.splits, item // self.splits
-        batch = 0
-        if self.batches is not None:
+            batch, place = item % self.splits, item // self.splits
+            part = batch
+        elif self.batches is not None:
             per_batch = self.blocks_m * self.blocks_n
             batch, place = place // per_batch, place % per_batch
         m, n = grouped_raster(place, self.blocks_m, self.blocks_n, self.group)
-        part, parts = split, self.splits * self.peers
+        parts = self.splits * self.peers
         if self.peers > 1:
-            part = split * self.peers + self.rank
+            part = part * self.peers + self.rank
         elif self.cluster != (1, 1):
             m = m * self.cluster[0] + self.rank % self.cluster[0]
             n = n * self.cluster[1] + self.rank // self.cluster[0]
         begin = self.k_tiles * part // parts
         end = self.k_tiles * (part + 1) // parts
-        return WorkTile(m, n, batch, split, begin, end, item)
+        return WorkTile(m, n, batch, begin, end)

@@ -192,17 +192,6 @@ class SlabStore:
             place = origin[0], origin[1] + start
             walk(self, self.sums, partial(self.finish, origin=place, batch=batch))
 
-    def leave(self, block: Tensor, parts: Tensor, first: Any) -> None:
-        """Write a block's sums to `parts`, from element `first` on."""
-        for start in range(0, self.columns, self.chunk):
-            self._exchange(block, start)
-            place = first + start * ROWS
-            walk(
-                self,
-                self.sums,
-                lambda unit, values, at=place: parts.store_vector(at + unit * self.width, values),
-            )
-
     def _exchange(self, block: Tensor, start: int) -> None:
         self._meet(0)
         self.deposit(block, start)

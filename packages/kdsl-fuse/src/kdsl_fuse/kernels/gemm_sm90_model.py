@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import kdsl_core as kd
 from kdsl_core.dtypes import DType
-from kdsl_fuse.kernels.gemm_sm90 import GROUP, WARP, Sm90Config
+from kdsl_fuse.kernels.gemm_sm90_config import GROUP, WARP, Sm90Config
 
 SHARED_BYTES = 232_448  # of one block
 SM_SHARED_BYTES = 233_472  # of a multiprocessor; a block costs 1 KiB beside its own

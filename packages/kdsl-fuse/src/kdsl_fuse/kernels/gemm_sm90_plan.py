@@ -1,21 +1,21 @@
-"""Hopper GEMMs ready to launch: configuration, grid, workspace, and the order of operands."""
+"""Hopper GEMMs ready to launch: configuration, grid, memory, and the order of operands."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
-import numpy as np
-
-import kdsl_core as kd
 from kdsl_core.dtypes import DType
+from kdsl_core.lang.arguments import facts_of
 from kdsl_fuse import arrays
 from kdsl_fuse.kernels import gemm_sm90_model as model
 from kdsl_fuse.kernels import gemm_sm90_table as table
-from kdsl_fuse.kernels.gemm_sm90 import Sm90Config, gemm_sm90, identity
+from kdsl_fuse.kernels.gemm_sm90 import gemm_sm90, identity
+from kdsl_fuse.kernels.gemm_sm90_config import Sm90Config
 from kdsl_fuse.kernels.repitch import addressable
+from kdsl_fuse.kernels.sum_parts import add_up, empty_parts
 
 MULTIPROCESSORS = 132  # of an H100 SXM, an H200 and a GH200
 DEVICE = "NVIDIA H200"
@@ -64,22 +64,23 @@ class Sm90Plan:
         together = self.config.blocks_together
         return (together, 1, 1) if together > 1 else None
 
-    @property
-    def workspace_elements(self) -> tuple[int, int]:
-        """Elements of the partial sums (f32) and of the counters (i32); zeros without splits."""
-        c = self.config
-        if c.splits == 1:
-            return 0, 0
-        partial = self.tiles * c.splits * c.tile[0] * c.tile[1]
-        return partial, self.tiles * c.consumers * c.peers
+    @cached_property
+    def launch(self) -> Any:
+        """The kernel with grid, block and cluster, waiting for arguments."""
+        return gemm_sm90.configure(
+            grid=self.grid, block=self.config.threads, cluster=self.cluster, overlap=True
+        )
 
-    def workspace(self, like: Any) -> tuple[Any, ...]:
-        """Memory where parts of K are summed, for one launch at a time; empty without splits."""
-        partial, counters = self.workspace_elements
-        if not partial:
-            return ()
-        zeros = arrays.constant(np.zeros(counters, np.int32), like)
-        return arrays.empty((partial,), kd.f32, like), zeros
+    def oriented(self, x: Any) -> Any:
+        """An array of C's shape as the kernel sees it."""
+        return arrays.transposed(x) if self.swap else x
+
+    def parts(self, a: Any, c: Any) -> Any:
+        """Memory for the parts of the sums, for one launch at a time; None where K is whole."""
+        if self.config.splits == 1:
+            return None
+        dtype = model.accumulator(facts_of(a, "A").dtype)
+        return empty_parts(self.oriented(c), self.config.splits, dtype)
 
     def run(
         self,
@@ -88,26 +89,27 @@ class Sm90Plan:
         c: Any,
         *extras: Any,
         epilogue: Callable[..., Any] = identity,
-        workspace: tuple[Any, ...] | None = None,
+        also: Sequence[Any] = (),
+        parts: Any = None,
     ) -> None:
         """C = epilogue(A · Wᵀ, extras…), on the arrays' current stream.
 
-        Extras have C's shape, perhaps by broadcasting. Without `workspace` a new one is made.
-        Operands that TMA cannot address are copied first.
+        Extras have C's shape, perhaps by broadcasting. An epilogue that gives a tuple writes the
+        outputs in `also`, too. Without `parts` new memory is taken for them. Operands that TMA
+        cannot address are copied first.
         """
-        if workspace is None:
-            workspace = self.workspace(a)
-        operands = addressable((a, w))
-        rest = [c, *extras]
-        if self.swap:
-            operands.reverse()
-            rest = [arrays.transposed(x) for x in rest]
-        launch = gemm_sm90.configure(
-            grid=self.grid, block=self.config.threads, cluster=self.cluster, overlap=True
-        )
-        launch(
-            *operands, rest[0], *workspace, *rest[1:], epilogue=epilogue, config=self.config
-        )  # fmt: skip
+        operands = addressable((w, a) if self.swap else (a, w))
+        results = [self.oriented(x) for x in (c, *also)]
+        operands_of_tail = [self.oriented(x) for x in extras]
+        if self.config.splits == 1:
+            self.launch(
+                *operands, *results, *operands_of_tail,
+                epilogue=epilogue, config=self.config, outputs=len(results),
+            )  # fmt: skip
+            return
+        parts = self.parts(a, c) if parts is None else parts
+        self.launch(*operands, parts, epilogue=identity, config=self.config)
+        add_up(parts, results, operands_of_tail, epilogue)
 
 
 def parse(text: str) -> tuple[Sm90Config, bool]:
@@ -153,11 +155,43 @@ def choose(
     batch: int = 1,
     multiprocessors: int = MULTIPROCESSORS,
     device: str = DEVICE,
+    tail: bool = False,
 ) -> Sm90Plan:
     """The plan that was fastest when these sizes were measured, or else the model's first one.
 
+    With a `tail` to compute for every element, warp groups of large products take turns.
     Raises: CacheError (K934) where the device's table cannot be used.
     """
+    found = _chosen(m, n, k, dtype, result, batch, multiprocessors, device)
+    return _by_turns(found) if tail else found
+
+
+def _by_turns(plan: Sm90Plan) -> Sm90Plan:
+    """The plan, or one whose tails are computed while the tensor cores work on the next tile.
+
+    Where each multiprocessor gets several tiles, that hides the tail: on an H200 GEMM + bias + GELU
+    was 3 to 18 % faster so than with any other configuration.
+    """
+    problem = plan.problem.swapped if plan.swap else plan.problem
+    config = model.fit(
+        Sm90Config((128, 128, 128 // problem.element_bytes), 2, "pingpong"), problem, 1
+    )
+    if config is None or not problem.by_tma or plan.config.pingpong:
+        return plan
+    turns = replace(plan, config=config)
+    return turns if turns.tiles >= 2 * plan.multiprocessors else plan
+
+
+def _chosen(
+    m: int,
+    n: int,
+    k: int,
+    dtype: DType,
+    result: DType | None,
+    batch: int,
+    multiprocessors: int,
+    device: str,
+) -> Sm90Plan:
     if batch == 1 and multiprocessors == MULTIPROCESSORS:
         entry = table.find(device, table.Key.of(m, n, k, dtype, result or dtype))
         if entry is not None:

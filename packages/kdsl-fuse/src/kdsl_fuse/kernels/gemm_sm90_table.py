@@ -16,7 +16,7 @@ from typing import Any
 import kdsl_core as kd
 from kdsl_core.dtypes import DType, dtype_of
 from kdsl_fuse.kernels import gemm_sm90_model as model
-from kdsl_fuse.kernels.gemm_sm90 import Sm90Config
+from kdsl_fuse.kernels.gemm_sm90_config import Sm90Config
 
 TABLES = Path(__file__).parent / "tables"
 _TUPLES = ("tile", "cluster", "registers", "caches")

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kdsl_core.dtypes import DType, bf16, f16, f32, i32
+from kdsl_core.dtypes import DType, bf16, f16
 from kdsl_core.ir.target import target_of
 from kdsl_core.isa.wgmma_shapes import NEED
 from kdsl_fuse.calls import KernelCall, Operand, Preparation
-from kdsl_fuse.counters import Counters
 from kdsl_fuse.graph import Node
 from kdsl_fuse.patterns.base import Chip, Options
+from kdsl_fuse.patterns.split_call import SplitCall
 from kdsl_fuse.tail import Tail
 
 if TYPE_CHECKING:
-    from kdsl_fuse.kernels.gemm_sm90 import Sm90Config
+    from kdsl_fuse.kernels.gemm_sm90_config import Sm90Config
     from kdsl_fuse.kernels.gemm_sm90_plan import Sm90Plan
 
 MOST_ACCUMULATORS = 128  # of a thread
@@ -98,24 +98,28 @@ class Sm90Family:
 
     def call(self, gemm: Gemm, options: Options) -> KernelCall:
         """A launch of a persistent grid, by the plan chosen for the sizes."""
-        from kdsl_fuse.kernels.gemm_sm90 import gemm_sm90
+        from kdsl_fuse.kernels.gemm_sm90 import gemm_sm90, identity
 
         plan = self.plan(gemm, options.chip)
-        return KernelCall(
-            name="gemm_sm90",
-            kernel=gemm_sm90,
-            grid=_extent(plan.grid),
-            block=_extent(plan.config.threads),
-            operands=_in_order(gemm, plan),
-            extras=gemm.extras,
-            output=gemm.output,
-            statics={"epilogue": gemm.tail, "config": plan.config},
-            summary=str(plan),
-            cluster=plan.cluster,
-            overlap=True,
-            transposed=plan.swap,
-            preparation=Sm90Preparation(plan),
-        )
+        common: dict[str, Any] = {
+            "name": "gemm_sm90",
+            "kernel": gemm_sm90,
+            "grid": _extent(plan.grid),
+            "block": _extent(plan.config.threads),
+            "operands": _in_order(gemm, plan),
+            "extras": gemm.extras,
+            "output": gemm.output,
+            "summary": str(plan),
+            "cluster": plan.cluster,
+            "overlap": True,
+            "transposed": plan.swap,
+            "preparation": Addressable(),
+        }
+        if plan.config.splits == 1:
+            statics = {"epilogue": gemm.tail, "config": plan.config}
+            return KernelCall(**common, statics=statics)
+        statics = {"epilogue": identity, "config": plan.config}
+        return SplitCall(**common, statics=statics, tail=gemm.tail)
 
     def plan(self, gemm: Gemm, chip: Chip | None) -> Sm90Plan:
         """The plan that is fastest for the sizes, as far as strides and tail allow it."""
@@ -124,7 +128,7 @@ class Sm90Family:
         chip = chip or Chip(DEVICE, MULTIPROCESSORS)
         plan = choose(
             *gemm.sizes, gemm.dtype, gemm.output.dtype,
-            device=chip.name, multiprocessors=chip.multiprocessors,
+            device=chip.name, multiprocessors=chip.multiprocessors, tail=bool(gemm.tail.steps),
         )  # fmt: skip
         config = plan.config
         if not _has_whole_slices(config, *_in_order(gemm, plan)):
@@ -134,12 +138,8 @@ class Sm90Family:
         return replace(plan, config=config)
 
 
-class Sm90Preparation(Preparation):
-    """Copies of operands that TMA cannot address, and the memory where parts of K are summed."""
-
-    def __init__(self, plan: Sm90Plan) -> None:
-        self.partial, counters = plan.workspace_elements
-        self.counters = Counters(counters)
+class Addressable(Preparation):
+    """Copies of operands whose pitch or address TMA cannot take."""
 
     def operands(self, views: Sequence[Any]) -> Sequence[Any]:
         """The views, those with another pitch or address than TMA takes in copies."""
@@ -152,22 +152,6 @@ class Sm90Preparation(Preparation):
         from kdsl_fuse.kernels.repitch import addressable_strides
 
         return addressable_strides(read.shape, read.strides, read.dtype.bytes)
-
-    def workspace(self, like: Any) -> tuple[Any, ...]:
-        """Partial sums and counters, when K is split in memory."""
-        from kdsl_fuse import arrays
-
-        if not self.partial:
-            return ()
-        return arrays.empty((self.partial,), f32, like), self.counters.take(like)
-
-    def workspace_specs(self) -> tuple[Any, ...]:
-        """Both as specs."""
-        import kdsl_core as kd
-
-        if not self.partial:
-            return ()
-        return kd.spec(f32, (self.partial,)), kd.spec(i32, (self.counters.elements,))
 
 
 def _in_order(gemm: Gemm, plan: Sm90Plan) -> tuple[Operand, Operand]:
