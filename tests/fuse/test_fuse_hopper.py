@@ -154,13 +154,28 @@ def test_launch_facts(name: str, swap: bool, monkeypatch: pytest.MonkeyPatch) ->
     assert caught.value.code == "K402"
 
 
-def test_clusters_share_whole_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Operands contiguous along M or N cannot be sliced thinner than a swizzle; others can."""
-    thin = Sm90Config((64, 16, 64), 3, consumers=1, cluster=(1, 2))
-    for swap, cluster in ((False, (1, 2)), (True, (1, 1))):  # w is contiguous along N
-        fused = chosen(monkeypatch, thin, swap)
-        assert fused.plan(*dense()).calls[0].config.cluster == cluster
-        assert_right(fused, *dense())
+def test_clusters_share_operands_along_k(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster is kept where both operands are contiguous along K and the tail reads no matrix."""
+    config = Sm90Config((128, 16, 64), 3, cluster=(1, 2))
+    monkeypatch.setattr(gemm_sm90_plan, "choose", lambda *args, **chip: plan_of(args, config))
+    x, w, b, r = dense()
+    turned = np.ascontiguousarray(w.T).T
+
+    def cluster(function: Any, *args: Any) -> tuple[int, int]:
+        (call,) = kf.fuse(target="sm_90a")(function).plan(*args).calls
+        found: tuple[int, int] = call.config.cluster
+        return found
+
+    assert cluster(lambda x, w, b: x @ w + b, x, turned, b) == (1, 2)
+    assert cluster(lambda x, w, b: x @ w + b, x, w, b) == (1, 1)
+    assert cluster(lambda x, w, r: x @ w + r, x, turned, r) == (1, 1)
+    assert_right(kf.fuse(target="sm_90a")(lambda x, w, b: x @ w + b), x, turned, b)
+
+
+def plan_of(sizes: tuple[Any, ...], config: Sm90Config) -> Sm90Plan:
+    """A plan as `choose` would give it."""
+    m, n, k, dtype, result = sizes
+    return Sm90Plan(model.Problem(m, n, k, dtype.bytes, result.bytes), config)
 
 
 @pytest.mark.parametrize("swap", [False, True], ids=["straight", "swapped"])
@@ -227,7 +242,7 @@ def test_tails_that_read_a_matrix_get_registers() -> None:
     (call,) = layer.plan(*specs, matrix).calls
     (plain,) = kf.fuse(target="sm_90a")(lambda x, w, b: kf.gelu(x @ w + b)).plan(*specs).calls
     assert (call.config.registers, plain.config.registers) == ((40, 232), None)
-    assert (call.config.threads, call.config.tile) == (384, plain.config.tile)
+    assert (call.config.threads, call.config.tile) == (384, (128, 128, 64))
     assert "setmaxnreg" in call.ptx("sm_90a")
 
 

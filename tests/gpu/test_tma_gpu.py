@@ -11,7 +11,7 @@ import pytest
 
 import kdsl_core as kd
 from execution import Executor
-from kdsl_core.layout import Layout
+from kdsl_core.layout import Layout, wrap
 
 Array = np.ndarray[Any, Any]
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -46,6 +46,7 @@ def loads(
     view: kd.Static,
     shared: kd.Static,
     tile: kd.Static,
+    ahead: kd.Static = False,
 ):
     """Each block loads the tile of `view` of x that starts where its row of `at` says."""
     stage, bar = kd.smem(x.dtype, shared), kd.mbarrier()
@@ -54,8 +55,9 @@ def loads(
     if kd.thread_rank() == 0:
         block = kd.block_idx()[0]
         start = tuple(at[block, mode] for mode in range(len(tile)))
-        load.prefetch()
-        load.prefetch_tile(start)
+        if ahead:
+            load.prefetch()
+            load.prefetch_tile(start)
         load(stage, start, bar)
     kd.sync_threads()
     bar.wait(0)
@@ -156,10 +158,33 @@ def one_stage(layout: Any) -> Any:
     return kd.ComposedLayout(layout.outer, 0, inner)
 
 
+def whole_lines(view: Layout, item: int) -> Layout:
+    """The view with lines of a multiple of 16 bytes, as stores want them."""
+    unit = 16 // item
+    shape = tuple(
+        extent // unit * unit if step == 1 else extent
+        for extent, step in zip(wrap(view.shape), wrap(view.stride), strict=True)
+    )
+    return Layout(shape, wrap(view.stride))
+
+
+@pytest.mark.parametrize("dtype", ["u8", "bf16", "f32"])
+def test_maps_and_tiles_brought_near(execute: Executor, dtype: str) -> None:
+    """Prefetches of the map and of tiles, also beyond the edges, change nothing."""
+    layout, tile, view = operand(dtype, 128, "K")
+    kind = kd.dtypes.dtype_of(dtype)
+    x, at = numbers(int(kd.cosize(view)) + 64, kind.numpy), starts_of(tile, view, kind.bytes)
+    empty = np.full((len(at), tile[0] * tile[1]), EMPTY, kind.numpy)
+    statics = {"view": view, "shared": one_stage(layout), "tile": tile, "ahead": True}
+    got = execute(loads, len(at), THREADS, x, at, empty, **statics)[2]
+    np.testing.assert_array_equal(got, gathered(x, view, tile, at))
+
+
 def check_store(
     execute: Executor, x: Array, start: Array, view: Layout, shared: Any, tile: tuple[int, ...]
 ) -> None:
     """One block writes the elements of its tile that the tensor has, and nothing else."""
+    view = whole_lines(view, x.dtype.itemsize)
     y = np.full(int(kd.cosize(view)) + 64, EMPTY, x.dtype)
     statics = {"view": view, "shared": shared, "tile": tile, "reduce": None}
     got = execute(stores, 1, THREADS, x[:1], start[None], y, **statics)[2]
@@ -216,8 +241,8 @@ def test_reducing_stores(execute: Executor, dtype: str, how: str) -> None:
     """Three blocks combine overlapping tiles, clipped at the edge, in any order."""
     kind = kd.dtypes.dtype_of(dtype)
     layout, tile, view = operand(dtype, 64, "K")
-    unit = 16 // kind.bytes
-    at = np.array([(0, 0), (5, unit), (9, view.shape[1] // unit * unit)], np.int32)
+    view, unit = whole_lines(view, kind.bytes), 16 // kind.bytes
+    at = np.array([(0, 0), (5, unit), (9, view.shape[1] - unit)], np.int32)
     count = int(kd.cosize(view)) + 64
     x, y = numbers(3 * tile[0] * tile[1], kind.numpy).reshape(3, -1), numbers(count, kind.numpy, 1)
     if how in ("inc", "dec"):

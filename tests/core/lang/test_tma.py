@@ -269,6 +269,20 @@ def test_boxes_start_at_whole_16_bytes() -> None:
     assert store.code == "K460"
 
 
+def test_stores_have_whole_rows() -> None:
+    """Rows that end inside of 16 bytes are loaded and not stored: what follows would be lost."""
+    layout = Layout((8, 32), (32, 1))
+
+    def store(x: Any) -> None:
+        kd.tma_store(x, layout, (8, 32))
+
+    error = refused(lambda x: store(x.with_layout(Layout((64, 62), (64, 1)))))
+    assert error.code == "K461" and isinstance(error, LayoutError)
+    assert "62 elements along mode 1, a multiple of 248 bytes" in str(error)
+    whole = views(lambda x: store(x.with_layout(Layout((64, 60), (64, 1)))))
+    assert whole.ptx(kd.spec("f32", (64, 64)), target="sm_90a", block=32)
+
+
 def test_simulated_arrays_obey_the_same_limits() -> None:
     """A NumPy array that the TMA unit could not describe is refused at the launch."""
     tile = Layout((8, 32), (32, 1))

@@ -9,6 +9,7 @@ from kdsl_core.collective.fragment_epilogue import ROWS, FragmentEpilogue, WarpG
 from kdsl_core.collective.operands import tma_can_address
 from kdsl_core.collective.scheduler import WorkTile
 from kdsl_core.collective.slab_store import SlabStore
+from kdsl_core.collective.tiles import contiguous_mode, divisor
 from kdsl_core.collective.tma_store import TmaStoreStage
 from kdsl_core.lang.tensor import Tensor
 from kdsl_core.layout import size
@@ -71,6 +72,9 @@ class TileOutput:
 
 
 def by_tma(outputs: Sequence[Tensor]) -> bool:
-    """Whether results can be written by TMA: of one type of 16 bits, at pitches that it takes."""
+    """Whether results can be written by TMA: of one type of 16 bits, in whole 16 bytes."""
     dtypes = {output.dtype for output in outputs}
-    return len(dtypes) == 1 and dtypes.pop().bytes == 2 and all(map(tma_can_address, outputs))
+    if len(dtypes) > 1 or dtypes.pop().bytes != 2:
+        return False
+    ends = [divisor(output.shape[contiguous_mode(output)]) % 8 for output in outputs]
+    return not any(ends) and all(map(tma_can_address, outputs))

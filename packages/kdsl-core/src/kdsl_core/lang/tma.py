@@ -174,7 +174,13 @@ def tma_load(tensor: Tensor, layout: Any, tile: Any, *, promotion: int = 256) ->
 
 
 def tma_store(tensor: Tensor, layout: Any, tile: Any) -> TmaStore:
-    """Stores of shared tiles laid out as `layout` to tiles of a global tensor, as `tma_load`."""
+    """Stores of shared tiles laid out as `layout` to tiles of a global tensor, as `tma_load`.
+
+    Raises: also LayoutError K461 where the rows of the tensor end inside of 16 bytes: the hardware
+    would overwrite what follows them.
+    """
+    extents = tuple(tile) if isinstance(tile, (tuple, list)) else (tile,)
+    _check_row_ends(tensor, _contiguous(tensor, extents))
     return TmaStore(*_tile_of(tensor, layout, tile, 256))
 
 
@@ -189,6 +195,20 @@ def tma_store_wait(pending: int, read: bool = True) -> None:
     With `read`, until their shared memory has been read; else until global memory is written.
     """
     tma.wait(builder(), pending, read)
+
+
+def _check_row_ends(tensor: Tensor, inner: int) -> None:
+    """The unit clips stores at whole 16 bytes of the innermost mode, as was seen on an H200."""
+    extent, size = tensor.layout[inner].shape, tensor.dtype.bytes
+    known = (extent.divisor if isinstance(extent, Scalar) else int(extent)) * size
+    if known % ALIGNMENT:
+        raise LayoutError(
+            f"TMA stores whole {ALIGNMENT} bytes: {_name(tensor)} = {tensor!r} has {extent!r} "
+            f"elements along mode {inner}, a multiple of {known} bytes for all that is known",
+            code="K461",
+            loc=here(),
+            fix="store with kd.copy, or give the tensor rows of a multiple of 16 bytes",
+        )
 
 
 # -- tensors and layouts ---------------------------------------------------------------------------

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from kdsl_fuse.kernels.gemm_sm90_config import Sm90Config
     from kdsl_fuse.kernels.gemm_sm90_plan import Sm90Plan
 
-MOST_ACCUMULATORS = 128  # of a thread
-LINE = 128  # bytes of a row of shared memory that one swizzle permutes
+MOST_ACCUMULATORS = 96  # of a thread, beside which a tail has registers enough
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,12 +129,7 @@ class Sm90Family:
             *gemm.sizes, gemm.dtype, gemm.output.dtype,
             device=chip.name, multiprocessors=chip.multiprocessors, tail=bool(gemm.tail.steps),
         )  # fmt: skip
-        config = plan.config
-        if not _has_whole_slices(config, *_in_order(gemm, plan)):
-            config = replace(config, cluster=(1, 1))
-        if _fills_threads(plan) and any(0 not in extra.strides for extra in gemm.extras):
-            config = replace(config, registers=(40, 232))
-        return replace(plan, config=config)
+        return replace(plan, config=_safe(plan, gemm))
 
 
 class Addressable(Preparation):
@@ -158,27 +152,31 @@ def _in_order(gemm: Gemm, plan: Sm90Plan) -> tuple[Operand, Operand]:
     return (gemm.b, gemm.a) if plan.swap else (gemm.a, gemm.b)
 
 
-def _has_whole_slices(config: Sm90Config, a: Operand, b: Operand) -> bool:
-    """Whether what each block of a cluster loads of a tile is whole lines of shared memory."""
-    (tile_m, tile_n, _), (cm, cn) = config.tile, config.cluster
-    slices = ((a, tile_m, cn), (b, tile_n, cm))
-    return not any(
-        blocks > 1 and read.strides.index(1) == 0 and rows // blocks * read.dtype.bytes % LINE
-        for read, rows, blocks in slices
-    )
+def _safe(plan: Sm90Plan, gemm: Gemm) -> Sm90Config:
+    """The plan's configuration, or one that the H200 was seen to compute right with such a tail.
+
+    Sharing an operand in a cluster gave wrong results there where it was contiguous along M or N,
+    or where threads also took registers for their tail (docs/facts.md): neither is chosen.
+    """
+    config = plan.config
+    along_k = all(read.strides.index(1) == 1 for read in (gemm.a, gemm.b))
+    reads_matrix = any(0 not in extra.strides for extra in gemm.extras)
+    if reads_matrix or not along_k:
+        config = replace(config, cluster=(1, 1))
+    if not (reads_matrix and _fills_threads(config)):
+        return config
+    by_rows = (128, 128, config.tile[2])
+    return replace(config, tile=by_rows, schedule="cooperative", stages=4, registers=(40, 232))
 
 
-def _fills_threads(plan: Sm90Plan) -> bool:
+def _fills_threads(config: Sm90Config) -> bool:
     """Whether accumulators leave a thread of 168 registers little for matrices that a tail reads.
 
-    They are read ahead where results go out by TMA; producers can give registers for them.
+    Producers can then give theirs, where results go out by TMA and extras are read ahead.
     """
-    from kdsl_fuse.kernels.gemm_sm90_model import leaves_by_tma
-
-    config = plan.config
     accumulators = config.tile[0] // (64 * config.readers) * config.tile[1] // 2
-    full = config.consumers == 2 and accumulators == MOST_ACCUMULATORS
-    return full and leaves_by_tma(config, plan.problem)
+    alone = config.peers == config.splits == 1
+    return alone and config.consumers == 2 and accumulators >= MOST_ACCUMULATORS
 
 
 FAMILIES: tuple[GemmFamily, ...] = (Sm90Family(), Sm80Family())  # the fastest first
