@@ -121,6 +121,32 @@ def test_major_orders(execute: Executor, majors: str) -> None:
     assert_close(c, product(a, b))
 
 
+@pytest.mark.parametrize("residual", [False, True], ids=["plain", "residual"])
+@pytest.mark.parametrize("majors", ["11", "01", "10"])
+@pytest.mark.parametrize("registers", [None, (40, 232)], ids=["fixed", "moved"])
+@pytest.mark.parametrize("schedule", ["cooperative", "pingpong"])
+@pytest.mark.parametrize("cluster", [(2, 1), (1, 2)], ids=["rows", "columns"])
+def test_clusters(
+    execute: Executor,
+    cluster: tuple[int, int],
+    schedule: Any,
+    registers: Any,
+    majors: str,
+    residual: bool,
+) -> None:
+    """Multicast with every schedule, major order and tail, also of tiles that lie outside."""
+    config = Sm90Config((128, 128, 64), 3, schedule, cluster=cluster, registers=registers)
+    a_major, b_major = map(int, majors)
+    a, b = numbers((264, 328), BF16, 19, a_major), numbers((136, 328), BF16, 20, b_major)
+    extras = (numbers((264, 136), BF16, 21),) if residual else ()
+    tail = (lambda acc, r: kd.maximum(acc, 0.0) + r.to(kd.f32)) if residual else identity
+    c = multiply(execute, config, a, b, *extras, epilogue=tail)
+    exact = product(a, b)
+    if residual:
+        exact = np.maximum(exact, 0) + extras[0].astype(np.float64)
+    assert_close(c, exact)
+
+
 @pytest.mark.parametrize("name", ["cooperative", "k split in memory", "k shared by two"])
 @pytest.mark.parametrize("columns", [45, 66])
 def test_unaligned_results(execute: Executor, columns: int, name: str) -> None:
