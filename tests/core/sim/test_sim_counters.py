@@ -12,7 +12,7 @@ from kdsl_core.dtypes import u32
 from kdsl_core.isa import memory
 from kdsl_core.isa.barrier import barrier_sync
 from kdsl_core.isa.special import special
-from kdsl_core.sim.counters import count_sectors, count_wavefronts
+from kdsl_core.sim.traffic import count_sectors, count_wavefronts
 
 LANE = np.arange(32, dtype=np.int64)[None, :]
 
