@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Cost:
-    """What one execution adds to counters, once for a warp and once for each of its active lanes."""
+    """What one execution adds to counters, for a warp and for each of its active lanes."""
 
     warp: Mapping[str, float]
     lane: Mapping[str, float]

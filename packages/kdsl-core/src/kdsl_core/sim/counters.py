@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 
@@ -15,8 +16,15 @@ from kdsl_core.sim.groups import Group
 from kdsl_core.sim.traffic import BANK_BYTES, BANKS, SECTOR, count_sectors, count_wavefronts
 
 _REMEMBERED = 8192
+_Count: TypeAlias = Callable[[Array, Array | None, int], tuple[int, ...]]
 _GLOBAL = ("requests", "sectors", "ideal_sectors", "bytes")
 _SHARED = ("wavefronts", "ideal_wavefronts")
+# how to count: the function, what it gives, and the bytes by which addresses may be shifted
+_RULES: dict[str, tuple[_Count, tuple[str, ...], int]] = {
+    "global": (count_sectors, _GLOBAL, SECTOR),
+    "shared": (count_wavefronts, _SHARED, BANKS * BANK_BYTES),
+    "shared, in turn": (partial(count_wavefronts, in_turn=True), _SHARED, BANKS * BANK_BYTES),
+}
 _OF_KIND = {
     "ld": "load",
     "st": "store",
@@ -65,39 +73,30 @@ class Counters:
     ) -> None:
         """Count an access of `size` bytes at int64 addresses (W, n).
 
-        `space` is "global", "shared" or "cluster"; `kind` is the machine's word for the instruction.
+        `space` is "global", "shared" or "cluster"; `kind` the machine's word for its kind.
         """
         name = _OF_KIND[kind]
-        if space == "shared":
-            in_turn = kind == "atomic"
-            count = partial(count_wavefronts, in_turn=in_turn)
-            known, measures = f"shared {in_turn}", _SHARED
-            unit = BANKS * BANK_BYTES
-        else:
-            count, known, measures, unit = count_sectors, "global", _GLOBAL, SECTOR
-            if self.footprint is not None and space == "global":
-                self.footprint.access(kind, address, active, size)
         traffic = name if name == _OF_ASYNC_COPIES else f"{space}_{name}"
-        found = self._count(known, count, _pattern(address, active, size, unit), active, size)
+        if space == "global" and self.footprint is not None:
+            self.footprint.access(kind, address, active, size)
+        rule = "global" if space != "shared" else "shared"
+        if traffic == "shared_atomic":
+            rule = "shared, in turn"
         row = self.counts[pc]
-        for measure, amount in zip(measures, found, strict=True):
+        for measure, amount in zip(
+            _RULES[rule][1], self._count(rule, address, active, size), strict=True
+        ):
             row[traffic, measure] += amount
 
-    def _count(
-        self,
-        known: str,
-        count: Callable[[Array, Array | None, int], tuple[int, ...]],
-        pattern: tuple[bytes, Array],
-        active: Array | None,
-        size: int,
-    ) -> tuple[int, ...]:
+    def _count(self, rule: str, address: Array, active: Array | None, size: int) -> tuple[int, ...]:
         """The count of an access, remembered by its pattern."""
-        key, relative = pattern
-        found = self._known.get((known, key))
+        count, _, unit = _RULES[rule]
+        key, relative = _pattern(address, active, size, unit)
+        found = self._known.get((rule, key))
         if found is None:
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
-            found = self._known[known, key] = count(relative, active, size)
+            found = self._known[rule, key] = count(relative, active, size)
         return found
 
 
