@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 
 from core.sim.author import Author
+from house.census import ROOT
 from kdsl_core.dtypes import u32
 from kdsl_core.ir.cost import Cost
 from kdsl_core.isa import atomic, memory
@@ -249,3 +251,17 @@ def test_branches_are_counted() -> None:
     a.when(a.test("lt", a.tid, 40), lambda: a.shared("s", 16))
     totals = a.run()().profile.totals
     assert (totals["branches"], totals["divergent_branches"]) == (4, 1)
+
+
+def test_the_page_has_every_metric() -> None:
+    """docs/machine.md says of each comparison what `METRICS` says."""
+    page = (ROOT / "docs" / "machine.md").read_text(encoding="utf-8")
+    row_of_table = re.compile(r"\| `\w+`.*`\w+(\.sum)?` \| (yes|no)")
+    table = [line for line in page.splitlines() if row_of_table.match(line)]
+    assert len(table) == len(METRICS)
+    for metric, row in zip(METRICS, table, strict=True):
+        names, ncu, equal, why = (cell.strip() for cell in row.strip("|").split("|"))
+        assert names == " + ".join(f"`{name}`" for name in metric.names)
+        assert ncu == " + ".join(f"`{name}`" for name in metric.ncu)
+        assert equal == ("yes" if metric.exact else "no") and why.startswith(metric.why)
+        assert metric.page in why

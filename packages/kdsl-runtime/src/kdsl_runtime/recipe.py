@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from kdsl_core.dtypes import dtype_of
-from kdsl_core.errors import ArgumentError, KdslError
+from kdsl_core.errors import ArgumentError
 from kdsl_core.lang.kernel import KernelFunction
 
 _ARRAY = re.compile(r"(\w+)\[([\d\s,]+)\]")
@@ -24,7 +24,7 @@ _EXAMPLE = "example_"
 def load(path: Path) -> ModuleType:
     """The module of a file, imported with its folder on the path, as `python FILE` would have it.
 
-    Raises: ArgumentError K750 when it is missing or its import fails.
+    What the file itself raises is passed on. Raises: ArgumentError K750 when it is missing.
     """
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None or not path.is_file():
@@ -34,16 +34,7 @@ def load(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     sys.path.insert(0, str(path.resolve().parent))
-    try:
-        spec.loader.exec_module(module)
-    except KdslError:
-        raise
-    except Exception as problem:
-        raise ArgumentError(
-            f"{path} cannot be imported: {type(problem).__name__}: {problem}",
-            code="K750",
-            fix="run the file with Python and mend what it says",
-        ) from problem
+    spec.loader.exec_module(module)
     return module
 
 

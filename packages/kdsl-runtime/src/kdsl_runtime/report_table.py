@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from rich.console import Console
@@ -14,18 +15,18 @@ from kdsl_core.inspect import Report
 from kdsl_core.inspect.heat import bar
 from kdsl_core.inspect.report import Column, Line, Source
 
-_NUMBER, _BAR, _GAP = 4, 8, 1  # letters
+_NUMBER, _BAR, _GAP = 4, 8, 2  # letters
 _WIDE = 150  # columns where standard output is no terminal
 
 
 def show(report: Report) -> None:
     """Print the source with its counters, the hazards, and the roofline."""
     console = Console()
-    if not console.is_terminal:
+    if not console.is_terminal and "COLUMNS" not in os.environ:
         console = Console(width=_WIDE)
     sizes = " × ".join(map(str, report.grid))
     shared = f", {report.shared_bytes:,} bytes of shared memory" if report.shared_bytes else ""
-    console.print(f"[bold]{escape(report.launch)}[/]", highlight=False)
+    console.print(Text(report.launch, style="bold"), soft_wrap=True)
     console.print(f"grid {sizes}, {report.threads} threads a block{shared}", highlight=False)
     for source in report.sources:
         console.print()

@@ -73,20 +73,19 @@ def _plain(f32: float, f16: float, f64: float) -> dict[str, float]:
     return {"f32": f32 * _TERA, "f16": f16 * _TERA, "bf16": f16 * _TERA, "f64": f64 * _TERA}
 
 
-_HOPPER = {
-    "target": "sm_90a", "sms": 132, "clock": 1.83e9, "shared": 228 * _KIB, "threads": 2048,
-    "blocks": 32, "tensor": _tensor(989.4, 494.7, 1978.9, 1978.9, 66.9),
-    "plain": _plain(66.9, 133.8, 33.5),
-}  # fmt: skip
+def _hopper(name: str, dram: float, l2: int, source: str) -> Device:
+    """H100 and H200 differ in their memory."""
+    return Device(
+        name=name, target="sm_90a", sms=132, clock=1.83e9, dram=dram, l2=l2,
+        shared=228 * _KIB, threads=2048, blocks=32,
+        tensor=_tensor(989.4, 494.7, 1978.9, 1978.9, 66.9), plain=_plain(66.9, 133.8, 33.5),
+        source=f"{source}, H100 architecture white paper v1.04; L2 as reported",
+    )  # fmt: skip
+
+
 DEVICES = (
-    Device(
-        name="NVIDIA H200", dram=4.8e12, l2=60 * _MIB, **_HOPPER,  # type: ignore[arg-type]
-        source="NVIDIA H200 datasheet (SXM), H100 architecture white paper v1.04; L2 as reported",
-    ),
-    Device(
-        name="NVIDIA H100", dram=3.35e12, l2=50 * _MIB, **_HOPPER,  # type: ignore[arg-type]
-        source="NVIDIA H100 datasheet (SXM5 80 GB), H100 architecture white paper v1.04",
-    ),
+    _hopper("NVIDIA H200", 4.8e12, 60 * _MIB, "NVIDIA H200 datasheet (SXM)"),
+    _hopper("NVIDIA H100", 3.35e12, 50 * _MIB, "NVIDIA H100 datasheet (SXM5 80 GB)"),
     Device(
         name="NVIDIA A100", target="sm_80", sms=108, clock=1.41e9, dram=2.039e12, l2=40 * _MIB,
         shared=164 * _KIB, threads=2048, blocks=32,
