@@ -113,7 +113,9 @@ def totals(profile: kd.sim.Profile, measured: dict[str, float]) -> list[dict[str
 
 
 def by_line(profile: kd.sim.Profile, measured: ncu_csv.LineCounts) -> list[dict[str, Any]]:
-    """The comparisons that ncu has a column for, line by line."""
+    """The comparisons that ncu has a column for, line by line; none where it found no source."""
+    if not measured:
+        return []
     ours = {(Path(row.file).name, row.line): row for row in profile.lines if row.file}
     found = []
     for metric in kd.sim.METRICS:
@@ -153,6 +155,8 @@ def table(result: dict[str, Any]) -> str:
     words = [row["verdict"] for row in every]
     counted = ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words))
     rows = [f"{result['case']}: {counted}"]
+    if not result["lines"]:
+        rows.append("  ncu showed no source lines")
     for row in every:
         if row["verdict"] == "differs":
             place = f"{row['file']}:{row['line']}" if "file" in row else "kernel"

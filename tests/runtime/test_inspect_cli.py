@@ -60,6 +60,18 @@ def test_an_example_is_enough() -> None:
     assert "roofline on NVIDIA H200: at least" in shown
 
 
+@pytest.mark.parametrize(
+    "target",
+    ["vector_add.py", "matmul.py", "softmax.py", "tma_transpose.py"]
+    + [f"hopper_gemm.py:{name}" for name in ("by_hand", "with_collectives")],
+)
+def test_every_example_can_be_looked_at(target: str) -> None:
+    """Each has a launch without hazards, and lines that are hot."""
+    found = report(str(EXAMPLES / target))
+    assert not found["hazards"]
+    assert sum(line["heat"] for line in found["lines"]) > 0.9
+
+
 def test_an_option_replaces_a_part_of_the_example() -> None:
     """Without the swizzle, the same launch takes 32 passes where 1 would do."""
     swizzled, plain = report(TRANSPOSE), report(TRANSPOSE, "--static", "swizzle=False")

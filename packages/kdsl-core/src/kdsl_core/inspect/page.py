@@ -34,7 +34,8 @@ summary::-webkit-details-marker{display:none}
 summary::before{content:"▸";position:absolute;left:-1rem;color:var(--soft)}
 details[open]>summary::before{content:"▾"}
 details pre{margin:.2rem 0 .5rem 1rem;padding:.4rem .6rem;background:var(--panel);
-border-left:2px solid var(--line);color:var(--soft);white-space:pre}
+border-left:2px solid var(--line);color:var(--soft);white-space:pre;max-height:24rem;overflow:auto}
+details pre b{font-weight:500;color:var(--text)}
 .roofs{display:grid;grid-template-columns:auto 1fr auto;gap:.15rem .8rem;align-items:center}
 .roofs .track{background:var(--panel);border-radius:3px}
 .roofs .track span{display:block;height:.8rem;border-radius:3px;background:var(--cool)}
@@ -142,8 +143,8 @@ def _code(report: Report, source: Source, line: Line) -> str:
     """The source text, with what it became behind it."""
     place = source.file, line.number
     parts = [
-        f"<pre>{safe(chr(10).join(listing[place]))}</pre>"
-        for listing in report.listings.values()
+        f"<pre><b>{view}</b>\n{safe(chr(10).join(listing[place]))}</pre>"
+        for view, listing in report.listings.items()
         if place in listing
     ]
     text = safe(line.text) or " "
