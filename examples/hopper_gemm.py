@@ -9,6 +9,8 @@ mbarriers: `full`, which the copies complete, and `empty`, at which the consumer
 
 from __future__ import annotations
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 
@@ -119,6 +121,17 @@ def with_collectives(
             kd.wgmma_wait(0)
             reading.release(kd.thread_rank() % GROUP)
         write(acc, mma, C, (tile_m * TILE_M, tile_n * TILE_N))
+
+
+def example_by_hand() -> dict[str, Any]:
+    """A launch for `kdsl inspect examples/hopper_gemm.py:by_hand`."""
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal((rows, 256)).astype(ml_dtypes.bfloat16) for rows in (256, 128))
+    c = np.empty((256, 128), ml_dtypes.bfloat16)
+    return {"grid": (2, 2), "block": THREADS, "args": (a, b, c)}
+
+
+example_with_collectives = example_by_hand
 
 
 def main() -> None:

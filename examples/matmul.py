@@ -5,6 +5,8 @@ python examples/matmul.py
 
 from __future__ import annotations
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 
@@ -28,6 +30,12 @@ def matmul(
     for k in kd.range(kd.size(a, 2)):
         kd.collective.mma_tile(mma, a[..., k], b[..., k], acc)
     kd.collective.store_tile(mma, acc, kd.local_tile(C, (tile_m, tile_n), (m, n)))
+
+
+def example_matmul() -> dict[str, Any]:
+    """A launch for `kdsl inspect examples/matmul.py`."""
+    a, b = (np.ones((128, 64), ml_dtypes.bfloat16) for _ in range(2))
+    return {"grid": (2, 2), "block": 128, "args": (a, b, np.empty((128, 128), a.dtype))}
 
 
 def main() -> None:

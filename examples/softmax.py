@@ -5,6 +5,8 @@ python examples/softmax.py
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 import kdsl_core as kd
@@ -28,6 +30,12 @@ def softmax(x: kd.Tensor["f32", "m n"], y: kd.Tensor["f32", "m n"]):
         everything = kd.warp_reduce(lambda a, b: a + b, scale)
         for column in kd.range(kd.lane_idx(), x.shape[1], 32):
             y[row, column] = kd.exp(x[row, column] - highest) / everything
+
+
+def example_softmax() -> dict[str, Any]:
+    """A launch for `kdsl inspect examples/softmax.py`."""
+    x = np.random.default_rng(0).standard_normal((8, 256)).astype(np.float32)
+    return {"grid": 2, "block": WARPS * 32, "args": (x, np.empty_like(x))}
 
 
 def main() -> None:

@@ -8,6 +8,8 @@ the edge of the matrix is read as zero and never written, so there is no predica
 
 from __future__ import annotations
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 
@@ -58,6 +60,12 @@ def transpose(x: kd.Tensor["bf16", "m n"], y: kd.Tensor["bf16", "n m"], swizzle:
 def eight(tile, row, column):
     """Eight neighbours of a tile."""
     return tile.with_layout(kd.Layout(8), tile.layout((row, column)))
+
+
+def example_transpose() -> dict[str, Any]:
+    """A launch for `kdsl inspect examples/tma_transpose.py`."""
+    x = np.ones((128, 64), ml_dtypes.bfloat16)
+    return {"grid": (1, 2), "block": WARPS * 32, "args": (x, np.empty((64, 128), x.dtype))}
 
 
 def main() -> None:

@@ -1,9 +1,12 @@
 """A transpose through swizzled shared memory: coalesced on both sides, no bank conflicts.
 
 python examples/transpose.py
+kdsl inspect examples/transpose.py --static swizzle=False
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
@@ -31,6 +34,12 @@ def transpose(x: kd.Tensor["f32", "m n"], y: kd.Tensor["f32", "n m"], swizzle: k
         n, m = bx * TILE + row + step, by * TILE + column
         if (n < y.shape[0]) & (m < y.shape[1]):
             y[n, m] = tile[column, row + step]
+
+
+def example_transpose() -> dict[str, Any]:
+    """A launch for `kdsl inspect examples/transpose.py`."""
+    x = np.arange(64 * 64, dtype=np.float32).reshape(64, 64)
+    return {"grid": (2, 2), "block": TILE * ROWS, "args": (x, np.empty_like(x))}
 
 
 def main() -> None:

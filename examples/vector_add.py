@@ -5,6 +5,8 @@ python examples/vector_add.py
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 import kdsl_core as kd
@@ -20,6 +22,12 @@ def scaled_add(
     i = kd.block_idx()[0] * kd.block_dim()[0] + kd.thread_idx()[0]
     if i < z.shape[0]:
         z[i] = x[i] + alpha * y[i]
+
+
+def example_scaled_add() -> dict[str, Any]:
+    """A launch for `kdsl inspect examples/vector_add.py`."""
+    x, y = (np.ones(1000, np.float32) for _ in range(2))
+    return {"grid": 8, "block": THREADS, "args": (x, y, np.empty_like(x), 0.5)}
 
 
 def main() -> None:

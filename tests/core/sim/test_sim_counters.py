@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 
 from core.sim.author import Author
+from house.census import ROOT
 from kdsl_core.dtypes import u32
-from kdsl_core.isa import memory
+from kdsl_core.ir.cost import Cost
+from kdsl_core.isa import atomic, memory
+from kdsl_core.isa.async_copy import cp_async, cp_async_commit, cp_async_wait
 from kdsl_core.isa.barrier import barrier_sync
 from kdsl_core.isa.special import special
-from kdsl_core.sim.counters import count_sectors, count_wavefronts
+from kdsl_core.ptx.costs import PIPES
+from kdsl_core.sim import METRICS
+from kdsl_core.sim.footprint import Footprint
+from kdsl_core.sim.traffic import count_sectors, count_wavefronts
 
+PIPES_OF_COSTS = {*PIPES.values(), "fp64", "tensor_op_imma"}
 LANE = np.arange(32, dtype=np.int64)[None, :]
 
 
@@ -110,9 +118,150 @@ def test_profile_is_a_table_of_lines() -> None:
     assert profile.totals["requests"] == 8
 
 
+def totals_of(a: Author, blocks: int = 1, **arrays: Any) -> dict[str, float]:
+    """The counters of a run that looks for no hazards."""
+    return a.run(blocks, **arrays)(checks=(), footprint=True).profile.totals
+
+
+def test_kinds_of_access_are_apart() -> None:
+    """Loads, stores and atomics of each space have their own counters; the sums have all."""
+    a = Author(64, x="u32")
+    s = a.shared("s", 256)
+    got = a.get("global", a.address("x", a.tid, 4))
+    a.put("shared", a.word(s, a.tid), got)
+    a.put("global", a.address("x", a.tid, 4), a.get("shared", a.word(s, a.tid)))
+    atomic.reduce(a.b, "global", a.pointers["x"], "add", got)
+    atomic.reduce(a.b, "shared", s, "add", got)
+    found = totals_of(a, x=np.zeros(64, np.uint32))
+    one = {f"global_{kind}_requests": 2 for kind in ("load", "store", "atomic")}
+    one |= {"global_load_sectors": 8, "global_store_sectors": 8, "global_atomic_sectors": 2}
+    one |= {"shared_load_wavefronts": 2, "shared_store_wavefronts": 2}
+    assert {name: found[name] for name in one} == one
+    assert found["requests"] == 6 and found["sectors"] == 18
+    assert found["wavefronts"] == 4 + found["shared_atomic_wavefronts"]
+
+
+def test_lanes_update_one_word_in_turn() -> None:
+    """Atomics on one word take a pass for each lane, on words of their own one for all."""
+    for step, passes in ((0, 32), (1, 1), (2, 2)):
+        a = Author(32)
+        s = a.shared("s", 512)
+        atomic.reduce(a.b, "shared", a.word(s, a.do("mul", a.tid, step)), "add", a.tid)
+        found = totals_of(a)
+        assert found["shared_atomic_wavefronts"] == passes
+        assert found["shared_atomic_ideal_wavefronts"] == 1
+
+
+def test_asynchronous_copies_are_apart() -> None:
+    """Both sides of `cp.async` count as such, not as loads and stores of threads."""
+    a = Author(32, x="u32")
+    s = a.shared("s", 512)
+    cp_async(a.b, a.do("add", s, a.do("mul", a.tid, 16)), a.address("x", a.tid, 16), 16)
+    cp_async_commit(a.b)
+    cp_async_wait(a.b, 0)
+    found = totals_of(a, x=np.zeros(128, np.uint32))
+    names = ("requests", "sectors", "bytes", "wavefronts", "ideal_wavefronts")
+    assert [found[f"async_copy_{name}"] for name in names] == [1, 16, 512, 4, 4]
+    assert not any(name.startswith(("global", "shared")) for name in found)
+
+
+def test_lanes_that_take_part() -> None:
+    """Threads are counted where lanes are masked off, and where the last warp is not full."""
+    a = Author(40)
+    a.when(a.test("lt", a.tid, 8), lambda: a.do("add", a.tid, 3))
+    rows = a.run()().profile.rows
+    lanes = {(c["instructions"], c["threads"]) for _, c in rows if "branches" not in c}
+    assert lanes == {(2, 40), (1, 8)}
+
+
+def test_footprint_counts_a_sector_once() -> None:
+    """However often and by whomever a sector is read or written."""
+    a = Author(64, x="u32", z="u32")
+    for _ in range(2):
+        got = a.get("global", a.address("x", a.tid, 4))
+        a.put("global", a.address("z", a.do("mul", a.tid, 8), 4), got)
+    found = totals_of(a, 3, x=np.zeros(64, np.uint32), z=np.zeros(512, np.uint32))
+    assert found["footprint_read_bytes"] == 64 * 4
+    assert found["footprint_written_bytes"] == 64 * 32
+    assert found["global_load_sectors"] == 3 * 2 * 8
+
+
+def test_footprint_of_many_accesses() -> None:
+    """Sectors stay distinct when parts of the list were put together on the way."""
+    footprint = Footprint()
+    for start in range(0, 3 << 20, 1 << 19):
+        address = np.arange(start, start + (1 << 20), dtype=np.int64) * 32
+        footprint.access("ld", address, None, 4)
+    assert footprint.bytes_read == ((5 << 19) + (1 << 20)) * 32
+    assert footprint.bytes_written == 0
+
+
+def test_nothing_is_counted_unasked() -> None:
+    """Without a profile only executed instructions are known."""
+    a = Author(32, x="u32")
+    a.put("global", a.address("x", a.tid, 4), a.tid)
+    found = a.run(x=np.zeros(32, np.uint32))(profile=False, footprint=True).profile.totals
+    assert set(found) == {"instructions", "threads"}
+
+
+def test_costs_are_asked_for_when_somebody_looks() -> None:
+    """A warp's costs count per execution, a lane's per active lane, and only on demand."""
+    asked = []
+    a = Author(40)
+
+    def costs() -> list[Cost]:
+        asked.append(True)
+        return [Cost({"pipe_alu": 1}, {"flops_f32": 2})] * 9
+
+    profile = a.run()(costs=costs).profile
+    assert not asked
+    executed = profile.totals["instructions"]
+    assert asked and profile.totals["pipe_alu"] == executed == 2 * len(profile.rows)
+    assert profile.totals["flops_f32"] == 2 * 40 * len(profile.rows)
+
+
+def test_profiles_add_up() -> None:
+    """Two launches together, and lines by another place than their innermost frame."""
+    a = Author(64, x="u32")
+    a.put("global", a.address("x", a.tid, 4), a.tid)
+    one = a.run(x=np.zeros(64, np.uint32))().profile
+    both = one + one
+    assert both.totals == {name: 2 * amount for name, amount in one.totals.items()}
+    (line,) = [row for row in both.by(lambda loc: ("all", 1)) if row.file]
+    assert line.file == "all" and line.requests == 4
+
+
+def test_metrics_name_counters_that_exist() -> None:
+    """Names are spelled as a profile spells them; no comparison stands there twice."""
+    measures = ("requests", "sectors", "bytes", "wavefronts")
+    plain = ("instructions", "threads", "divergent_branches", "ideal_wavefronts", *measures)
+    for metric in METRICS:
+        for name in metric.names:
+            known = name in plain or name.endswith(measures)
+            assert known or name.startswith(("pipe_", "tensor_flops_", "thread_"))
+            assert not name.startswith("pipe_") or name.removeprefix("pipe_") in PIPES_OF_COSTS
+        assert metric.exact or metric.why
+    every = [metric.ncu for metric in METRICS]
+    assert len(set(every)) == len(every)
+
+
 def test_branches_are_counted() -> None:
     """Warps that split at a branch are counted apart from those that agree."""
     a = Author(128)
     a.when(a.test("lt", a.tid, 40), lambda: a.shared("s", 16))
     totals = a.run()().profile.totals
     assert (totals["branches"], totals["divergent_branches"]) == (4, 1)
+
+
+def test_the_page_has_every_metric() -> None:
+    """docs/machine.md says of each comparison what `METRICS` says."""
+    page = (ROOT / "docs" / "machine.md").read_text(encoding="utf-8")
+    row_of_table = re.compile(r"\| `\w+`.*`\w+(\.sum)?` \| (yes|no)")
+    table = [line for line in page.splitlines() if row_of_table.match(line)]
+    assert len(table) == len(METRICS)
+    for metric, row in zip(METRICS, table, strict=True):
+        names, ncu, equal, why = (cell.strip() for cell in row.strip("|").split("|"))
+        assert names == " + ".join(f"`{name}`" for name in metric.names)
+        assert ncu == " + ".join(f"`{name}`" for name in metric.ncu)
+        assert equal == ("yes" if metric.exact else "no") and why.startswith(metric.why)
+        assert metric.page in why

@@ -94,7 +94,8 @@ class Bench:
         instructions: list[Any] = [object()]
         reporter = Reporter(kernel, instructions, self.store, self.findings)
         reporter.batch = Batch(kernel, (blocks, 1, 1), np.arange(blocks))
-        self.counters = Counters(instructions, True)
+        self.counters = Counters(instructions)
+        self.counters.start()
         everything = GlobalAccess(self.store, reporter, self.store.allocations)
         everything.batch = reporter.batch
         self.blocks = Blocks(blocks, everything)
@@ -278,11 +279,12 @@ def test_counters() -> None:
     """Boxes, their bytes with and without what is filled, and the sectors of each."""
     bench = Bench(matrix(), box=(32, 16))
     bench.tma.tensor_load(HANDLE, [lanes(4), lanes(20)], TILE, lanes(BARRIER))
-    counts = {"tma_boxes": 1, "tma_bytes": 2048, "bytes": 512, "sectors": 20, "ideal_sectors": 16}
-    assert bench.counters.counts[0] == counts
+    moved = {"copies": 1, "bytes": 512, "sectors": 20, "ideal_sectors": 16}
+    counts = {("tma_load", measure): amount for measure, amount in moved.items()}
+    assert bench.counters.counts[0] == {**counts, "tma_boxes": 1, "tma_bytes": 2048}
     bench.tma.tensor_prefetch(HANDLE, [lanes(0), lanes(0)])
     assert bench.counters.counts[0]["tma_boxes"] == 2
-    assert bench.counters.counts[0]["sectors"] == 20 + 16 * 4
+    assert bench.counters.counts[0]["tma_prefetch", "sectors"] == 16 * 4
 
 
 def test_a_map_beyond_its_tensor_is_found() -> None:

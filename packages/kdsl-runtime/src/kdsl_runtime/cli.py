@@ -16,6 +16,7 @@ import click
 
 import kdsl_runtime
 from kdsl_core.errors import CacheError, KdslError
+from kdsl_runtime.inspect_options import inspect_options
 
 if TYPE_CHECKING:
     from kdsl_runtime.cache import DiskCache
@@ -58,6 +59,20 @@ def doctor(as_json: bool) -> None:
     else:
         _show_checks(checks)
     sys.exit(0 if usable else 1)
+
+
+@main.command()
+@inspect_options
+@_reported
+def inspect(**choices: Any) -> None:
+    """Show a kernel's source with what each line costs, from a run in the simulator.
+
+    The launch is what the file's function example_KERNEL() returns, as keyword arguments of
+    kd.simulate, or what --spec, --static, --grid and --block say.
+    """
+    from kdsl_runtime import inspect_command
+
+    inspect_command.inspect(**choices)
 
 
 @main.group()

@@ -19,7 +19,7 @@ from kdsl_core.inspect.accesses import (
 from kdsl_core.inspect.elements import Subject
 from kdsl_core.ir.protocols import Array
 from kdsl_core.layout import AnyLayout
-from kdsl_core.sim.counters import count_wavefronts
+from kdsl_core.sim.traffic import count_wavefronts
 
 BANKS = 32
 BANK_BYTES = 4

@@ -15,7 +15,7 @@ from kdsl_core.inspect.accesses import (
 )
 from kdsl_core.inspect.elements import Subject
 from kdsl_core.layout import AnyLayout
-from kdsl_core.sim.counters import SECTOR, count_sectors
+from kdsl_core.sim.traffic import SECTOR, count_sectors
 
 
 @dataclass(frozen=True)

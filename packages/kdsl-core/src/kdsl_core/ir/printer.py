@@ -22,6 +22,13 @@ def print_kernel(kernel: Kernel) -> str:
     return "\n".join(_Printer().kernel(kernel)) + "\n"
 
 
+def print_operations(kernel: Kernel) -> Iterator[tuple[Op, str]]:
+    """Every operation in the order of the text, without those nested in it, and its first line."""
+    printer = _Printer()
+    for op in kernel.body.walk():
+        yield op, next(printer.operation(op, ""))
+
+
 class _Printer:
     """Numbers the registers of one kernel."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from kdsl_core import sim
 from kdsl_core.errors import ArgumentError
 from kdsl_core.lang.arguments import Bound, bind
 from kdsl_core.lang.launch import Dim3, cluster_of, extent
+from kdsl_core.ptx.costs import costs
 
 if TYPE_CHECKING:
     from kdsl_core.lang.kernel import KernelFunction
@@ -39,13 +41,16 @@ def simulate(
     order: str = "linear",
     seed: int = 0,
     numerics: str = "exact",
+    profile: bool = True,
+    footprint: bool = False,
 ) -> Simulated:
     """Run a kernel on NumPy arrays, which it writes as a GPU would.
 
     `cluster` is the shape of a cluster of blocks, in which the grid is cut.
     `checks` is "all" or the hazard codes to look for, `on_hazard` "raise" or "collect",
     `order` "linear" or "shuffle" (blocks and warps in an order drawn from `seed`), `numerics`
-    "exact" (the bits of the tensor core) or "fast".
+    "exact" (the bits of the tensor core) or "fast". `profile` counts what the hardware would
+    count, `footprint` besides which sectors of global memory are touched at all.
 
     Raises: HazardError for the first hazard when `on_hazard` is "raise".
     """
@@ -56,6 +61,8 @@ def simulate(
         "order": order,
         "seed": seed,
         "numerics": numerics,
+        "profile": profile,
+        "footprint": footprint,
     }
     sizes = grid(*args, **(kwargs or {})) if callable(grid) else grid
     blocks = extent(sizes, "grid")
@@ -80,7 +87,8 @@ def simulate_bound(
     }
     values = traced.values(bound, addresses)
     params = {p.name: value for p, value in zip(traced.kernel.params, values, strict=True)}
-    result = sim.run(traced.kernel, grid, params, memory.buffers, **(options or {}))
+    wanted = {"costs": partial(costs, traced.kernel), **(options or {})}
+    result = sim.run(traced.kernel, grid, params, memory.buffers, **wanted)
     outputs = tuple(facts.owner for facts in bound.arrays.values())
     return Simulated(outputs, result.hazards, result.profile)
 

@@ -53,6 +53,18 @@ def emit(kernel: Kernel, target: Target, lines: bool = False) -> PtxModule:
     )
 
 
+def instruction_texts(kernel: Kernel, target: Target) -> list[list[str]]:
+    """The lines of PTX of each instruction of the flat program, without labels."""
+    body = _Body(kernel, target, lines=False)
+    body.run()
+    ends = [*body.starts[1:], len(body.writer.body)]
+    lines = body.writer.body
+    return [
+        [line.strip() for line in lines[start:end] if not line.endswith(":")]
+        for start, end in zip(body.starts, ends, strict=True)
+    ]
+
+
 def ptx_version(kernel: Kernel, target: Target) -> tuple[int, int]:
     """The least PTX version that knows the target and every operation of the kernel."""
     versions = {op.need.ptx for op in kernel.body.walk()}
@@ -71,6 +83,7 @@ class _Body:
         self.writer = Writer(kernel, target)
         self.lines = lines
         self.files: dict[str, int] = {}
+        self.starts: list[int] = []  # of each instruction in the writer's body
         self._labels: dict[Label, str] = {}
         self._last_loc: Loc | None = None
 
@@ -80,6 +93,7 @@ class _Body:
         targets = {i.label for i in program.instructions if isinstance(i, Jump | Branch)}
         self._load_parameters()
         for index, instruction in enumerate(program.instructions):
+            self.starts.append(len(self.writer.body))
             for label in program.labels_at.get(index, ()):
                 if label in targets:
                     self.writer.place_label(self._label(label))

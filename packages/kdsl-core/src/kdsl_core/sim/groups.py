@@ -24,7 +24,7 @@ class Group:
     """
 
     __slots__ = (
-        "_lanes", "_threads", "alone", "back_jumps", "full", "index", "mask", "pc", "rows",
+        "_idle", "_lanes", "_threads", "alone", "back_jumps", "full", "index", "mask", "pc", "rows",
         "stopped", "team", "waits_for",
     )  # fmt: skip
 
@@ -41,6 +41,7 @@ class Group:
         if index.size and int(index[-1]) - int(index[0]) + 1 == index.size:
             self.rows = slice(int(index[0]), int(index[-1]) + 1)
         self.full = index.size == total
+        self._idle: int | None = None if self.mask is not None else 0
         self._threads: Array | None = None
         self._lanes: Array | None = None
 
@@ -48,6 +49,14 @@ class Group:
     def size(self) -> int:
         """How many warps."""
         return int(self.index.size)
+
+    @property
+    def idle(self) -> int:
+        """Lanes of its warps that take no part."""
+        if self._idle is None:
+            assert self.mask is not None
+            self._idle = self.mask.size - int(np.count_nonzero(self.mask))
+        return self._idle
 
     @property
     def flat_rows(self) -> Array:

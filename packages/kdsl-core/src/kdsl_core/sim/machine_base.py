@@ -157,14 +157,13 @@ class MachineBase:
                 self.batch.clocks.lanes.touch(self.group.index, lanes)
         return access
 
-    def _count(self, space: str, access: Access) -> None:
+    def _count(self, space: str, access: Access, kind: str) -> None:
         if not self._counters.enabled:
             return
         address = access.address
         if access.active is not None:
             address = np.full(access.shape, address[0], np.int64)
             address[access.active] = access.address
-        counter = (
-            self._counters.global_access if space == "global" else self._counters.shared_access
+        self._counters.access(
+            access.pc, space, kind, address.reshape(access.shape), access.active, access.size
         )
-        counter(access.pc, address.reshape(access.shape), access.active, access.size)

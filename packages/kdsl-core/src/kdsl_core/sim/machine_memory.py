@@ -36,7 +36,7 @@ class MemoryPart(MachineBase):
         access = self.access(address, size, where, kind)
         if not access.address.size:
             return np.zeros((*access.shape, size), np.uint8)
-        self._count(space, access)
+        self._count(space, access, kind)
         memory = self._global if space == "global" else self._shared
         return access.spread(memory.load(access))
 
@@ -53,7 +53,7 @@ class MemoryPart(MachineBase):
         access = self.access(address, size, where, kind)
         if not access.address.size:
             return
-        self._count(space, access)
+        self._count(space, access, kind)
         memory = self._global if space == "global" else self._shared
         memory.store(access, access.squeeze(np.broadcast_to(data, (*access.shape, size))))
 
@@ -70,7 +70,7 @@ class MemoryPart(MachineBase):
         old = np.zeros(access.shape, dtype.numpy)
         if not access.address.size:
             return old
-        self._count(space, access)
+        self._count(space, access, "atomic")
         memory = self._global if space == "global" else self._shared
         warp = np.searchsorted(self.group.index, access.row)
 
@@ -89,14 +89,16 @@ class MemoryPart(MachineBase):
         to = self.access(destination, size, None, "cp.async")
         if not to.address.size:
             return
-        self._count("shared", to)
+        self._count("shared", to, "cp.async")
         data = np.zeros((*to.shape, size), np.uint8)
         limits = None if source_bytes is None else np.broadcast_to(source_bytes, to.shape)
         amounts = [size] if limits is None else np.unique(limits[self.active]).tolist()
         for amount in amounts:
             if amount > 0:
                 where = None if limits is None or len(amounts) == 1 else limits == amount
-                data[..., :amount] += self.load("global", source, min(amount, size), where=where)
+                data[..., :amount] += self.load(
+                    "global", source, min(amount, size), where=where, kind="cp.async"
+                )
         self._shared.store(to, to.squeeze(data), Flight(self._copies.group_of(to)))
 
     def async_commit(self) -> None:

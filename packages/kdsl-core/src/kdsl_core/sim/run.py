@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -10,15 +10,17 @@ import numpy as np
 
 from kdsl_core.errors import ArgumentError
 from kdsl_core.ir import Kernel, TensorMap, flatten
+from kdsl_core.ir.cost import Cost
 from kdsl_core.ir.flat import FlatProgram
 from kdsl_core.ir.protocols import Array
 from kdsl_core.sim.batch import Batch, cluster_order
-from kdsl_core.sim.counters import Counters, Profile, profile_of
+from kdsl_core.sim.counters import Counters
 from kdsl_core.sim.flights import wgmma_registers
 from kdsl_core.sim.global_access import GlobalAccess
 from kdsl_core.sim.hazards import Findings, Hazard, checks_of
 from kdsl_core.sim.machine import SimMachine
 from kdsl_core.sim.memory import Buffer, GlobalStore
+from kdsl_core.sim.profile import Profile, profile_of
 from kdsl_core.sim.progress import Progress
 from kdsl_core.sim.reporting import Reporter
 from kdsl_core.sim.scheduler import Budget, Scheduler
@@ -55,6 +57,8 @@ def run(
     numerics: Literal["exact", "fast"] = "exact",
     progress: bool | None = None,
     profile: bool = True,
+    footprint: bool = False,
+    costs: Callable[[], Sequence[Cost]] | None = None,
     max_instructions: int = MAX_INSTRUCTIONS,
 ) -> Result:
     """Run every block of the grid and write the buffers' arrays.
@@ -63,13 +67,17 @@ def run(
     tensor maps hold such addresses.
     `checks` is "all" or the hazard codes to look for. `order="shuffle"` varies the order of blocks
     and warps from `seed`. `numerics="fast"` lets tensor-core instructions round like NumPy.
+    `profile` counts what accesses move, `footprint` also which sectors are touched at all, and
+    `costs` says, when somebody looks, what each instruction of the flat program costs.
     `progress` shows a bar after two seconds; None means: on a terminal. A run ends with a hazard
     after `max_instructions`, where one that many warps execute together counts once.
 
     Raises: HazardError for the first hazard when `on_hazard` is "raise".
     """
     _check_words(on_hazard=on_hazard, order=order, numerics=numerics)
-    launch = _Launch(kernel, grid, params, buffers, checks_of(checks), on_hazard, profile)
+    launch = _Launch(kernel, grid, params, buffers, checks_of(checks), on_hazard)
+    if profile:
+        launch.counters.start(footprint=footprint)
     rng = np.random.default_rng(seed) if order == "shuffle" else None
     bar = Progress(kernel.name, int(np.prod(grid)), progress)
     budget = Budget(max_instructions, bar.beat)
@@ -81,7 +89,7 @@ def run(
     finally:
         bar.close()
         launch.store.write_back()
-    return Result(tuple(launch.findings.hazards), profile_of(launch.counters))
+    return Result(tuple(launch.findings.hazards), profile_of(launch.counters, costs))
 
 
 _WORDS = {
@@ -111,7 +119,6 @@ class _Launch:
         buffers: Sequence[Buffer],
         checks: frozenset[str],
         on_hazard: str,
-        profile: bool,
     ) -> None:
         self.kernel = kernel
         self.grid = grid
@@ -121,7 +128,7 @@ class _Launch:
         self.findings = Findings(checks, on_hazard)
         self.store = GlobalStore(buffers)
         instructions = self.program.instructions
-        self.counters = Counters(instructions, profile)
+        self.counters = Counters(instructions)
         self.reporter = Reporter(kernel, instructions, self.store, self.findings)
         written = written_parameters(kernel)
         addresses = [_address(params[p.name]) for p in kernel.params if p.name in written]
@@ -156,7 +163,7 @@ class _Launch:
         )  # fmt: skip
         for param in self.kernel.params:
             machine.registers.set_uniform(param.value, self.words[param.name])
-        Scheduler(self.program, machine, self.counters.steps, budget, rng).run()
+        Scheduler(self.program, machine, self.counters, budget, rng).run()
 
 
 def _address(param: Given) -> int:

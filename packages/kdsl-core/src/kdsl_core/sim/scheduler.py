@@ -9,6 +9,7 @@ import numpy as np
 from kdsl_core.ir import Op
 from kdsl_core.ir.flat import Branch, Exit, FlatProgram, Jump
 from kdsl_core.ir.protocols import Array
+from kdsl_core.sim.counters import Counters
 from kdsl_core.sim.deadlock import report_deadlock, report_runaway
 from kdsl_core.sim.groups import Group, merge
 from kdsl_core.sim.instruction_facts import facts
@@ -42,7 +43,7 @@ class Scheduler:
         self,
         program: FlatProgram,
         machine: SimMachine,
-        steps: list[int],
+        counters: Counters,
         budget: Budget,
         rng: np.random.Generator | None,
     ) -> None:
@@ -51,7 +52,7 @@ class Scheduler:
         self._machine = machine
         machine.delays = rng is not None
         self._total = machine.batch.rows
-        self._steps = steps
+        self._counters = counters
         self._budget = budget
         self._rng = rng
         self._ready: list[Group] = []
@@ -136,12 +137,12 @@ class Scheduler:
     # -- execution ---------------------------------------------------------------------------
     def _run(self, group: Group) -> None:
         """Run a group until it blocks, ends, splits, or meets another."""
-        machine, instructions, steps = self._machine, self._instructions, self._steps
-        facts_of = self._facts
+        machine, instructions, facts_of = self._machine, self._instructions, self._facts
+        steps, idle = self._counters.steps, self._counters.idle
         limit = self._limit(group)
         if limit == group.pc:
             limit = group.pc + 1
-        size = group.size
+        size, missing = group.size, group.idle
         while True:
             pc = group.pc
             if pc >= limit and group.pc != _NEVER:
@@ -150,6 +151,7 @@ class Scheduler:
             instruction = instructions[pc]
             machine.group, machine.pc = group, pc
             steps[pc] += size
+            idle[pc] += missing
             self._budget.left -= 1
             if self._budget.left < 0:
                 report_runaway(machine, self._parked, self._budget.limit)
@@ -160,8 +162,8 @@ class Scheduler:
                     if together is None:
                         return
                     machine.group = group = together
-                    size = group.size
-                    steps[pc] += size
+                    size, missing = group.size, group.idle
+                    self._counters.step(pc, group)
                     machine.require_converged(whole=known.whole)
                 if known.meets and machine.mbarriers.offset.size:
                     machine.meet()
@@ -186,7 +188,7 @@ class Scheduler:
 
         The others wait for their lanes, as compiled code does where branches end.
         """
-        self._steps[group.pc] -= group.size
+        self._counters.step(group.pc, group, -1)
         if group.alone:
             return group
         same = [g for g in self._partial if g.pc == group.pc and g.team == group.team]
@@ -274,7 +276,8 @@ class Scheduler:
         waiting = group.keep(held, group.pc - machine.again, self._total)
         if waiting is not None:
             waiting.waits_for, waiting.stopped = machine.waits_for, group.pc - 1
-            self._steps[group.pc - 1] -= waiting.size if machine.again else 0
+            if machine.again:
+                self._counters.step(group.pc - 1, waiting, -1)
             self._parked.append(waiting)
         going_on = group.keep(~held, group.pc, self._total)
         if going_on is not None:

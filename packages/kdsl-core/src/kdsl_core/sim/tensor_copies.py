@@ -17,7 +17,7 @@ from kdsl_core.ir import TensorMap
 from kdsl_core.ir.protocols import Array
 from kdsl_core.sim.access import Access, access_of
 from kdsl_core.sim.copy_pieces import Pieces, columns, flat, in_block, run_pieces
-from kdsl_core.sim.counters import SECTOR, Counters
+from kdsl_core.sim.counters import Counters
 from kdsl_core.sim.reductions import REDUCTIONS
 from kdsl_core.sim.reporting import Reporter
 from kdsl_core.sim.tensor_boxes import (
@@ -29,6 +29,7 @@ from kdsl_core.sim.tensor_boxes import (
     shared_addresses,
     walk_starts,
 )
+from kdsl_core.sim.traffic import SECTOR
 from kdsl_core.sim.transfers import Here, Transfers
 
 _MAX_CLUSTER = 16
@@ -72,7 +73,7 @@ class TensorCopies:
             part = issue.take(at)
             pieces = self._box_pieces(known, part, starts[at], moved[at] if offsets else None)
             amount = np.full(part.address.size, box_bytes(known.shape))
-            self._count(pieces, amount, issue.pc)
+            self._count("tma_load", pieces, amount, issue.pc)
             data = self._fetch(part, pieces, fill_piece(known.shape, pieces.size))
             mask = None if masks is None else masks[at]
             self._deliver(part, pieces, data, barriers[at], amount, mask)
@@ -86,7 +87,8 @@ class TensorCopies:
         for known, at in self._by_map(issue, tensor_map):
             part = issue.take(at)
             pieces = self._box_pieces(known, part, starts[at], None)
-            self._count(pieces, np.full(part.address.size, box_bytes(known.shape)), issue.pc)
+            amount = np.full(part.address.size, box_bytes(known.shape))
+            self._count(f"tma_{'reduce' if reduce else 'store'}", pieces, amount, issue.pc)
             how = None if reduce is None else (reduce, known.shape.dtype)
             self._write(part, pieces.take(pieces.inside), how)
 
@@ -97,7 +99,8 @@ class TensorCopies:
         for known, at in self._by_map(issue, tensor_map):
             part = issue.take(at)
             pieces = self._box_pieces(known, part, starts[at], None)
-            self._count(pieces, np.full(part.address.size, box_bytes(known.shape)), issue.pc)
+            amount = np.full(part.address.size, box_bytes(known.shape))
+            self._count("tma_prefetch", pieces, amount, issue.pc)
             real = pieces.take(pieces.inside)
             if real.owner.size:
                 self._transfers.expect(real.access(part, real.outside))
@@ -116,7 +119,7 @@ class TensorCopies:
         issue = self._issue(destination, CHUNK, None)
         amount = self._whole_chunks(issue, size)
         pieces = run_pieces(amount, flat(issue, source), issue.address)
-        self._count(pieces, amount, issue.pc)
+        self._count("bulk_load", pieces, amount, issue.pc)
         data = self._fetch(issue, pieces, np.zeros(CHUNK, np.uint8))
         mask = None if multicast is None else flat(issue, multicast)
         self._deliver(issue, pieces, data, flat(issue, barrier), amount, mask)
@@ -128,7 +131,7 @@ class TensorCopies:
         issue = self._issue(source, CHUNK, None)
         amount = self._whole_chunks(issue, size)
         pieces = run_pieces(amount, flat(issue, destination), issue.address)
-        self._count(pieces, amount, issue.pc)
+        self._count(f"bulk_{'reduce' if reduce else 'store'}", pieces, amount, issue.pc)
         self._write(issue, pieces, reduce)
 
     def bulk_send(self, destination: Array, source: Array, size: Array, barrier: Array) -> None:
@@ -138,6 +141,7 @@ class TensorCopies:
         pieces = run_pieces(amount, flat(issue, source), issue.address)
         reads = pieces.access(issue, pieces.outside)
         if reads.address.size:
+            self._count("cluster_send", pieces, amount, issue.pc)
             data = self._transfers.send_until(reads, barriers[pieces.owner])
             self._deliver(issue, pieces, data, barriers, amount, None)
 
@@ -266,20 +270,23 @@ class TensorCopies:
             lambda at, old: combine(old, new[at]).astype(old.dtype),
         )
 
-    def _count(self, pieces: Pieces, amount: Array, pc: int) -> None:
-        if not self._counters.enabled:
+    def _count(self, traffic: str, pieces: Pieces, amount: Array, pc: int) -> None:
+        """Count copies of `amount` bytes (L,): what they move outside of the block, and boxes."""
+        counters = self._counters
+        if not counters.enabled:
             return
         real = pieces.take(pieces.inside)
         moved = np.bincount(real.owner, minlength=amount.size) * pieces.size
         sectors = np.unique(real.outside // SECTOR + (real.owner << 44))
-        for what, number in (
-            ("tma_boxes", amount.size),
-            ("tma_bytes", amount.sum()),
-            ("bytes", moved.sum()),
-            ("sectors", sectors.size),
-            ("ideal_sectors", (-(-moved // SECTOR)).sum()),
-        ):
-            self._counters.add(pc, what, int(number))
+        counters.add(pc, (traffic, "copies"), amount.size)
+        counters.add(pc, (traffic, "bytes"), int(moved.sum()))
+        counters.add(pc, (traffic, "sectors"), sectors.size)
+        counters.add(pc, (traffic, "ideal_sectors"), int((-(-moved // SECTOR)).sum()))
+        if traffic.startswith("tma"):
+            counters.add(pc, "tma_boxes", amount.size)
+            counters.add(pc, "tma_bytes", int(amount.sum()))
+        if counters.footprint is not None:
+            counters.footprint.access(traffic, real.outside, None, pieces.size)
 
     def _report(self, code: str, issue: Access, at: int, text: str, fix: str) -> None:
         if self._reporter.findings.new(code, self._reporter.loc(issue.pc)):

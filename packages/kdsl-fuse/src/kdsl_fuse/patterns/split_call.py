@@ -64,10 +64,11 @@ class SplitCall(KernelCall):
             sum_parts, grid=shares.grid, block=THREADS, args=(parts, result, *extras),
             kwargs={"epilogue": self.tail, **shares.statics}, **options,
         )  # fmt: skip
-        profile = kd.sim.Profile((*first.profile.lines, *second.profile.lines))
         inputs = first.outputs[:_OPERANDS]
         return kd.Simulated(
-            (*inputs, *second.outputs[1:]), (*first.hazards, *second.hazards), profile
+            (*inputs, *second.outputs[1:]),
+            (*first.hazards, *second.hazards),
+            first.profile + second.profile,
         )
 
     def specs(self) -> Sequence[Any]:
