@@ -17,13 +17,14 @@ if TYPE_CHECKING:
     from kdsl_core.lang.kernel import KernelFunction
 
 
-@dataclass(frozen=True)
-class Simulated:
-    """The array arguments after a run, the hazards found, and the counters."""
+@dataclass(frozen=True, eq=False, repr=False)
+class Simulated(sim.Result):
+    """The array arguments after a run, the hazards found, and the counters.
+
+    `print(result)` shows what was found, `result.report(profile=True)` the counters as well.
+    """
 
     outputs: tuple[np.ndarray[Any, Any], ...]
-    hazards: tuple[sim.Hazard, ...]
-    profile: sim.Profile
 
 
 def simulate(
@@ -82,7 +83,7 @@ def simulate_bound(
     params = {p.name: value for p, value in zip(traced.kernel.params, values, strict=True)}
     result = sim.run(traced.kernel, grid, params, memory.buffers, **(options or {}))
     outputs = tuple(facts.owner for facts in bound.arrays.values())
-    return Simulated(outputs, result.hazards, result.profile)
+    return Simulated(**vars(result), outputs=outputs)
 
 
 def _array(name: str, owner: Any) -> np.ndarray[Any, Any]:

@@ -59,6 +59,7 @@ class MachineBase:
         self._kernel = kernel
         self._counters = counters
         self._shared = SharedAccess(batch, reporter)
+        reporter.mbarriers, reporter.shadow = self.mbarriers, self._shared.shadow
         self._global = memory
         self._maps = maps
         self._check_registers = reporter.findings.wants("uninit")
@@ -123,16 +124,15 @@ class MachineBase:
 
     # -- findings ---------------------------------------------------------------------------
     def hazard(self, code: str, message: str, *, where: Array | None = None) -> None:
-        if not self.reporter.findings.new(code, self.reporter.loc(self.pc)):
-            return
-        lanes = self.active
-        if where is not None:
-            lanes = lanes & where
-        if not lanes.any():
+        lanes = self.active if where is None else self.active & where
+        count = int(lanes.sum())
+        if not count or not self.reporter.findings.new(
+            code, self.reporter.loc(self.pc), times=count
+        ):
             return
         row, lane = np.argwhere(lanes)[0].tolist()
         at = int(self.group.index[row])
-        self.reporter.at_thread(code, self.pc, at, lane, message)
+        self.reporter.at_thread(code, self.pc, at, lane, message, count=count)
 
     def count(self, what: str, amount: float = 1.0) -> None:
         if self._counters.enabled:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kdsl_core.dtypes import f32
@@ -64,11 +64,8 @@ class SplitCall(KernelCall):
             args=(parts, result, *extras),
             kwargs={"epilogue": self.tail, "parts": self.config.splits}, **options,
         )  # fmt: skip
-        profile = kd.sim.Profile((*first.profile.lines, *second.profile.lines))
-        inputs = first.outputs[:_OPERANDS]
-        return kd.Simulated(
-            (*inputs, *second.outputs[1:]), (*first.hazards, *second.hazards), profile
-        )
+        outputs = (*first.outputs[:_OPERANDS], *second.outputs[1:])
+        return replace(first.followed_by(second), outputs=outputs)
 
     def specs(self) -> Sequence[Any]:
         """The array arguments of the first launch as `kd.spec`s."""
