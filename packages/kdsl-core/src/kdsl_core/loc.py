@@ -80,7 +80,7 @@ class Loc:
         author = self.author.frames
         text = [_caret(*author[0])]
         for code, lasti in reversed(self.frames[: -len(author)]):
-            text += [f" {_where(code, lasti)}", _caret(code, lasti)]
+            text += [f" calls {_where(code, lasti)}", _caret(code, lasti)]
         for code, lasti in author[1:]:
             text.append(f" called from {_where(code, lasti)}")
         return "\n".join(part for part in text if part)

@@ -22,9 +22,11 @@ class Simulated(sim.Result):
     """The array arguments after a run, the hazards found, and the counters.
 
     `print(result)` shows what was found, `result.report(profile=True)` the counters as well.
+    `names` are those of the arguments in `outputs`.
     """
 
     outputs: tuple[np.ndarray[Any, Any], ...]
+    names: tuple[str, ...]
 
 
 def simulate(
@@ -83,7 +85,7 @@ def simulate_bound(
     params = {p.name: value for p, value in zip(traced.kernel.params, values, strict=True)}
     result = sim.run(traced.kernel, grid, params, memory.buffers, **(options or {}))
     outputs = tuple(facts.owner for facts in bound.arrays.values())
-    return Simulated(**vars(result), outputs=outputs)
+    return Simulated(**vars(result), outputs=outputs, names=tuple(bound.arrays))
 
 
 def _array(name: str, owner: Any) -> np.ndarray[Any, Any]:

@@ -150,7 +150,7 @@ def _unfenced(pair: Pair) -> Words:
 
 def _copied(pair: Pair) -> Words:
     text = f"{pair.does}, into which {pair.them} still copies asynchronously"
-    wait = "kd.cp_async_commit() and kd.cp_async_wait(n)"
+    wait = "kd.cp_async_wait(n)"
     return Words(text, f"the copy was started by {pair.them}", _waiting(pair, wait))
 
 

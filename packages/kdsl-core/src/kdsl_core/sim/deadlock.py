@@ -33,13 +33,16 @@ def report_deadlock(machine: SimMachine, parked: list[Group]) -> None:
     place = f"block {tuple_text(batch.block_coordinate(row))}"
     if batch.blocks_per_cluster > 1:
         place = f"the cluster of {place}"
+    others = {int(c) for group in parked for c in batch.clocks.cluster[group.index]}
+    many = "blocks" if batch.blocks_per_cluster == 1 else "clusters"
+    more = [f"{len(others) - 1} more {many} cannot go on either"] if len(others) > 1 else []
     loc = reporter.loc(first.stopped)
     hazard = Hazard(
         "deadlock",
         f"no warp of {place} can go on: {why}",
         loc,
         who=party_of(batch, row, lane, loc),
-        notes=tuple(graph.lines()),
+        notes=(*graph.lines(), *more),
         waits=tuple(graph.waits),
         fix=fix,
     )

@@ -30,7 +30,7 @@ class Buffer:
     @property
     def span(self) -> tuple[int, int]:
         """The virtual addresses [low, high) between its first and last byte."""
-        low, high = _reach(self.array)
+        low, high = reach(self.array)
         return self.address + low, self.address + high
 
     def coordinate(self, address: int) -> tuple[int, ...] | None:
@@ -45,7 +45,7 @@ class Buffer:
         return tuple(found) if 0 <= rest < self.array.itemsize else None
 
 
-def _reach(array: np.ndarray[Any, Any]) -> tuple[int, int]:
+def reach(array: np.ndarray[Any, Any]) -> tuple[int, int]:
     """Bytes from element 0 to the first byte and behind the last byte of an array."""
     if array.size == 0:
         return 0, 0
@@ -70,7 +70,7 @@ class GlobalMemory:
         base = array
         while isinstance(base.base, np.ndarray):
             base = base.base
-        low, high = _reach(base)
+        low, high = reach(base)
         if id(base) not in self._bases:
             self._bases[id(base)] = (base, self._next)
             end = self._next + (high - low) + 2 * _GUARD

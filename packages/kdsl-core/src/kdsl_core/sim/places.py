@@ -60,7 +60,8 @@ class Places:
             return Place("global", address, text, buffer.name)
         text = f"{buffer.name}[{', '.join(map(str, element))}]"
         shape = _tuple(buffer.array.shape)
-        detail = f"{buffer.name} is {buffer.dtype} {shape} in global memory; the byte {address:#x}"
+        held = f"{buffer.name} is {buffer.dtype} {shape} in global memory"
+        detail = f"{held}; {text} is at {address:#x}"
         return Place("global", address, text, buffer.name, element, detail=detail)
 
     def _near(self, address: int) -> str:

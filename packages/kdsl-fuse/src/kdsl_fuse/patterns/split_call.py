@@ -64,8 +64,9 @@ class SplitCall(KernelCall):
             args=(parts, result, *extras),
             kwargs={"epilogue": self.tail, "parts": self.config.splits}, **options,
         )  # fmt: skip
+        names = (*first.names[:_OPERANDS], *second.names[1:])
         outputs = (*first.outputs[:_OPERANDS], *second.outputs[1:])
-        return replace(first.followed_by(second), outputs=outputs)
+        return replace(first.followed_by(second), outputs=outputs, names=names)
 
     def specs(self) -> Sequence[Any]:
         """The array arguments of the first launch as `kd.spec`s."""
