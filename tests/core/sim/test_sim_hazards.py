@@ -187,7 +187,7 @@ def test_out_of_bounds(write: bool) -> None:
     result = a.run(x=x, z=z)(on_hazard="collect")
     (hazard,) = result.hazards
     assert (hazard.code, hazard.thread) == ("oob", (30, 0, 0))
-    assert "0 bytes behind x(30)" in hazard.message
+    assert "4 bytes at x[30], 0 bytes behind x(30)" in hazard.message
     np.testing.assert_array_equal(x, numbers(30))
     np.testing.assert_array_equal(z[:30], numbers(30))
 

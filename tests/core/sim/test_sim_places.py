@@ -137,3 +137,29 @@ def test_place_between_the_elements() -> None:
     result = kd.simulate(beside_the_elements, grid=1, block=1, args=(x,), on_hazard="collect")
     (hazard,) = result.hazards
     assert "byte 28 of shared rows, where none of its elements lies" in hazard.message
+
+
+@kd.kernel
+def one_step_too_far(x: kd.Tensor["f32", "m n"], row: kd.Static, column: kd.Static):
+    """An element that the tensor does not have."""
+    x[kd.thread_idx()[0] + row, column] = 1.0
+
+
+@pytest.mark.parametrize(
+    ("row", "column", "named"),
+    [
+        (4, 2, "x[4, 2], 8 bytes behind x(4, 8)"),
+        (-1, 7, "x[-1, 7], 4 bytes before x(4, 8)"),
+        (1 << 20, 0, "bytes behind x(4, 8)"),
+    ],
+)
+def test_element_beyond_the_tensor(row: int, column: int, named: str) -> None:
+    """A stray index is named as one; an address far away is no element of anything."""
+    x = np.zeros((4, 8), np.float32)
+    result = kd.simulate(
+        one_step_too_far, grid=1, block=1, args=(x, row, column), on_hazard="collect"
+    )
+    (hazard,) = result.hazards
+    assert hazard.code == "oob" and named in hazard.message
+    assert ("global address" in hazard.message) == (row > 4)
+    assert hazard.place is not None and hazard.place.coordinate is None

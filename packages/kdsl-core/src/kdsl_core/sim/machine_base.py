@@ -95,7 +95,10 @@ class MachineBase:
             undefined = self.registers.undefined(operand, self.group)
             if undefined is not None:
                 name = getattr(operand, "hint", "") or "a register"
-                self.hazard("uninit", f"reads {name} before it was written", where=undefined)
+                self.hazard(
+                    "uninit", f"reads {name} before it was written", where=undefined,
+                    fix="write it on every path to this line, or give it a first value",
+                )  # fmt: skip
         if self.flights.any and not self.in_wgmma and not isinstance(operand, Const):
             self._check_flight(operand, "reads")
         return self.registers.read(operand, self.group)
@@ -123,7 +126,9 @@ class MachineBase:
             )
 
     # -- findings ---------------------------------------------------------------------------
-    def hazard(self, code: str, message: str, *, where: Array | None = None) -> None:
+    def hazard(
+        self, code: str, message: str, *, where: Array | None = None, fix: str | None = None
+    ) -> None:
         lanes = self.active if where is None else self.active & where
         count = int(lanes.sum())
         if not count or not self.reporter.findings.new(
@@ -132,7 +137,7 @@ class MachineBase:
             return
         row, lane = np.argwhere(lanes)[0].tolist()
         at = int(self.group.index[row])
-        self.reporter.at_thread(code, self.pc, at, lane, message, count=count)
+        self.reporter.at_thread(code, self.pc, at, lane, message, count=count, fix=fix)
 
     def count(self, what: str, amount: float = 1.0) -> None:
         if self._counters.enabled:

@@ -33,15 +33,20 @@ class Buffer:
         low, high = reach(self.array)
         return self.address + low, self.address + high
 
-    def coordinate(self, address: int) -> tuple[int, ...] | None:
-        """The element that holds the byte at `address`; None when no element does."""
+    def coordinate(self, address: int, *, beyond: bool = False) -> tuple[int, ...] | None:
+        """The element that holds the byte at `address`; None when no element does.
+
+        With `beyond`, the one that would if the mode of the largest stride had no ends.
+        """
         rest = address - self.address
         found = [0] * self.array.ndim
         for mode in sorted(range(self.array.ndim), key=lambda i: -abs(self.array.strides[i])):
             stride, extent = self.array.strides[mode], self.array.shape[mode]
-            if stride and extent > 1:
-                found[mode] = min(max(int(rest // stride), 0), extent - 1)
+            if stride and (extent > 1 or beyond):
+                index = int(rest // stride)
+                found[mode] = index if beyond else min(max(index, 0), extent - 1)
                 rest -= found[mode] * stride
+                beyond = False
         return tuple(found) if 0 <= rest < self.array.itemsize else None
 
 

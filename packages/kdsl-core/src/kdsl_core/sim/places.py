@@ -9,9 +9,11 @@ from kdsl_core.ir import Kernel, SharedAlloc
 from kdsl_core.layout import AnyLayout, ComposedLayout, inner_of, leaves, wrap
 from kdsl_core.sim.batch import RANK_SHIFT, SHARED_BASE
 from kdsl_core.sim.memory import GlobalStore
+from kdsl_core.sim.parties import tuple_text
 
 _SHARED_END = 1 << 32  # generic addresses of global memory lie far above
 _STAGED_RANK = 3
+_NEAR = 1 << 20  # bytes from a tensor up to which a stray index is told from a stray pointer
 
 
 @dataclass(frozen=True)
@@ -52,27 +54,33 @@ class Places:
     def _global(self, address: int) -> Place:
         allocation = self._store.find(address, address + 1)
         if allocation is None:
-            return Place("global", address, f"global address {address:#x}{self._near(address)}")
+            return self._outside(address)
         buffer = allocation.buffer_at(address)
         element = buffer.coordinate(address)
         if element is None:
             text = f"global address {address:#x} between the elements of {buffer.name}"
             return Place("global", address, text, buffer.name)
-        text = f"{buffer.name}[{', '.join(map(str, element))}]"
-        shape = _tuple(buffer.array.shape)
+        text = _element(buffer.name, element)
+        shape = tuple_text(buffer.array.shape)
         held = f"{buffer.name} is {buffer.dtype} {shape} in global memory"
         detail = f"{held}; {text} is at {address:#x}"
         return Place("global", address, text, buffer.name, element, detail=detail)
 
-    def _near(self, address: int) -> str:
+    def _outside(self, address: int) -> Place:
+        """An address that no tensor has, as seen from the nearest one."""
         near = self._store.nearest(address)
         if near is None:
-            return ""
+            return Place("global", address, f"global address {address:#x}")
         low, high = near.span
-        name = f"{near.name}{_tuple(near.array.shape)}"
-        if address < low:
-            return f", {low - address} bytes before {name}"
-        return f", {address - high} bytes behind {name}"
+        before = address < low
+        distance = low - address if before else address - high
+        name = f"{near.name}{tuple_text(near.array.shape)}"
+        apart = f"{distance} bytes {'before' if before else 'behind'} {name}"
+        element = near.coordinate(address, beyond=True) if distance < _NEAR else None
+        if element is None:
+            return Place("global", address, f"global address {address:#x}, {apart}", near.name)
+        text = f"{_element(near.name, element)}, {apart}"
+        return Place("global", address, text, near.name, detail=f"the address is {address:#x}")
 
     # -- shared memory ---------------------------------------------------------------------------
     def _shared(self, address: int) -> Place:
@@ -80,7 +88,7 @@ class Places:
         where = "" if rank is None else f" of block {rank} of the cluster"
         alloc = self.allocation(address)
         if alloc is None:
-            return Place("shared", address, f"shared address {address:#x}", rank=rank)
+            return Place("shared", address, f"shared address {address:#x}{where}", rank=rank)
         byte = offset - alloc.offset
         text = f"byte {byte} of shared {alloc.name}"
         if alloc.dtype is None or alloc.layout is None:
@@ -93,7 +101,7 @@ class Places:
             return Place("shared", address, text, alloc.name, rank=rank, detail=detail)
         stages = stages_of(alloc.layout)
         stage = None if stages is None else crd[-1]
-        name = f"{alloc.name}[{', '.join(map(str, crd))}]"
+        name = _element(alloc.name, crd)
         lies = "" if stage is None else f"lies in stage {stage} of {stages}; it "
         detail = f"{name} {lies}is {held}, at {address:#x}"
         return Place("shared", address, name + where, alloc.name, crd, stage, rank, detail)
@@ -120,6 +128,10 @@ class Places:
         _, offset = _split(address)
         pieces = self._kernel.shared
         return next((a for a in pieces if a.offset <= offset < a.offset + a.bytes), None)
+
+
+def _element(tensor: str, coordinate: tuple[int, ...]) -> str:
+    return f"{tensor}[{', '.join(map(str, coordinate))}]"
 
 
 def _split(address: int) -> tuple[int | None, int]:
@@ -203,8 +215,4 @@ def _described(alloc: SharedAlloc) -> str:
     shape = tuple(prod(extent for extent, _ in mode) for mode in _modes(alloc.layout))
     swizzled = ", swizzled" if isinstance(alloc.layout, ComposedLayout) else ""
     made = f", made at {alloc.loc.short()}" if alloc.loc else ""
-    return f"{alloc.dtype} {_tuple(shape)}{swizzled}{made}"
-
-
-def _tuple(values: tuple[int, ...]) -> str:
-    return f"({', '.join(map(str, values))})"
+    return f"{alloc.dtype} {tuple_text(shape)}{swizzled}{made}"
