@@ -297,7 +297,9 @@ def gpu(options: argparse.Namespace, rest: list[str]) -> NoReturn:
         sys.exit(f"dev.py: {sys.executable} lacks {', '.join(missing)}: install or carry them")
     paths = [*map(str, SOURCES), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
-    become([sys.executable, "-m", "pytest", "-m", "gpu", *rest])
+    # Workers are replaced when the GPU traps, so that one test does not take the others with it.
+    workers = ["-n", "8"] if importable("xdist") else []
+    become([sys.executable, "-m", "pytest", "-m", "gpu", *workers, *rest])
 
 
 def importable(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""The figures of a release: building the bf16 GEMM for sm_90a, and simulating a small one.
+"""The figures of a release: building the bf16 GEMMs for sm_90a, and simulating a small one.
 
     python3 benchmarks/figures.py [--json figures.json]
 
@@ -13,6 +13,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,16 @@ from kdsl_core.lang.traced import Traced, trace
 from kdsl_core.passes import optimise
 from kdsl_core.ptx import PtxModule, emit
 from kdsl_fuse.kernels.gemm_sm80 import GemmConfig, gemm_sm80, identity
+from kdsl_fuse.kernels.gemm_sm90 import gemm_sm90
+from kdsl_fuse.kernels.gemm_sm90_config import Sm90Config
 from kdsl_runtime.assemble import assemble
 from kdsl_runtime.toolchain import default_toolchain
 
 ATOM = "SM80_16x8x16_F32BF16BF16F32_TN"
-BUILT = GemmConfig(ATOM, (128, 256, 64), (2, 4), 3)
+BUILT = {
+    gemm_sm80: GemmConfig(ATOM, (128, 256, 64), (2, 4), 3),
+    gemm_sm90: Sm90Config((128, 256, 64), 4),
+}
 BUILT_SIZE = 8192
 SIMULATED = GemmConfig(ATOM, (128, 128, 32), (2, 2), 3)
 SIMULATED_SIZE = 256
@@ -48,30 +54,31 @@ def median_seconds(run: Callable[[Any], Any], prepare: Callable[[], Any]) -> flo
     return statistics.median(times)
 
 
-def fresh_trace(bound: Bound) -> Traced:
-    """The trace of the GEMM before the passes, by a kernel that remembers nothing."""
+def fresh_trace(kernel: Any, bound: Bound) -> Traced:
+    """The trace of a GEMM before the passes, by a kernel that remembers nothing."""
     return trace(
-        gemm_sm80.staged,
-        gemm_sm80.signature,
-        gemm_sm80._classified(bound),
+        kernel.staged,
+        kernel.signature,
+        kernel._classified(bound),
         bound.statics,
-        block=(BUILT.threads, 1, 1),
+        block=(BUILT[kernel].threads, 1, 1),
     )
 
 
-def build_figures() -> dict[str, float]:
+def build_figures(kernel: Any) -> dict[str, float]:
     """Milliseconds of each step from Python to cubin, and what ptxas reports."""
-    statics = {"epilogue": identity, "config": BUILT}
+    statics = {"epilogue": identity, "config": BUILT[kernel]}
     specs = [kd.spec("bf16", (BUILT_SIZE, BUILT_SIZE)) for _ in range(3)]
-    bound = bind(gemm_sm80.signature, specs, statics)
+    bound = bind(kernel.signature, specs, statics)
     target, toolchain = kd.target_of(TARGET), default_toolchain()
-    fresh_trace(bound)  # the source is read and the algebra's caches are filled once a process
-    optimised = optimise(fresh_trace(bound).kernel)
+    traced = partial(fresh_trace, kernel)
+    traced(bound)  # the source is read and the algebra's caches are filled once a process
+    optimised = optimise(traced(bound).kernel)
     module: PtxModule = emit(optimised, target)
     report = assemble(module, TARGET, toolchain).report
     seconds = {
-        "trace": median_seconds(fresh_trace, lambda: bound),
-        "optimise": median_seconds(optimise, lambda: fresh_trace(bound).kernel),
+        "trace": median_seconds(traced, lambda: bound),
+        "optimise": median_seconds(optimise, lambda: traced(bound).kernel),
         "emit": median_seconds(lambda kernel: emit(kernel, target), lambda: optimised),
         "ptxas": median_seconds(lambda m: assemble(m, TARGET, toolchain), lambda: module),
     }
@@ -112,10 +119,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     options = parser.parse_args()
-    tile = "×".join(map(str, BUILT.tile))
-    print(f"gemm_sm80 bf16 {tile} for {TARGET}, ptxas {default_toolchain().version}")
-    figures = build_figures()
-    print_figures(figures)
+    figures = {}
+    for kernel, config in BUILT.items():
+        name, tile = kernel.__name__, "×".join(map(str, config.tile))
+        print(f"{name} bf16 {tile} for {TARGET}, ptxas {default_toolchain().version}")
+        built = build_figures(kernel)
+        print_figures(built)
+        figures |= {f"{name}: {figure}": value for figure, value in built.items()}
     n, tile = SIMULATED_SIZE, "×".join(map(str, SIMULATED.tile))
     print(f"{n}×{n}×{n} bf16 in the simulator, tile {tile}")
     simulated = simulation_figures()

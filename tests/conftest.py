@@ -11,6 +11,8 @@ import pytest
 
 from execution import Executor
 
+pytest_plugins = ("traps",)
+
 GOLDEN = Path(__file__).parent / "golden"
 _written = pytest.StashKey[list[str]]()
 

@@ -42,19 +42,10 @@ BIG = (  # tile, options
     *(((64, width), {"consumers": 1}) for width in (192, 160, 128, 96, 64, 32)),
     ((64, 128), {"consumers": 1, "cluster": (2, 1)}),
 )  # fmt: skip
-PARTS = (
-    (1, 1),
-    (2, 1),
-    (4, 1),
-    (1, 2),
-    (1, 3),
-    (1, 4),
-    (2, 2),
-    (8, 1),
-    (1, 8),
-    (2, 4),
-    (1, 16),
-    (2, 8),
+PARTS = (  # (peers, splits)
+    *((peers, 1) for peers in (1, 2, 4, 8)),
+    *((1, splits) for splits in (2, 3, 4, 8, 16, 32, 64, 128)),
+    *((2, splits) for splits in (2, 4, 8, 16, 32, 64)),
 )
 
 

@@ -15,7 +15,7 @@ from kdsl_fuse.kernels import gemm_sm90_model as model
 from kdsl_fuse.kernels.gemm_sm90 import gemm_sm90, identity
 from kdsl_fuse.kernels.gemm_sm90_config import Sm90Config
 from kdsl_fuse.kernels.gemm_sm90_plan import Sm90Plan
-from kdsl_fuse.kernels.sum_parts import THREADS, sum_grid, sum_parts
+from kdsl_fuse.kernels.sum_parts import THREADS, SumShares, sum_parts
 
 Matrix = np.ndarray[Any, Any]
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -65,11 +65,12 @@ def multiply(
         (config.splits, *c.shape[::-1][:: 1 if contiguous == 0 else -1]), 77, np.float32
     )
     parts = parts.transpose((2, 1, 0) if contiguous == 0 else (1, 2, 0))
-    total = sum_parts[sum_grid(c.shape, contiguous), THREADS]
+    shares = SumShares.of(c.shape, contiguous, config.splits)
+    total = sum_parts[shares.grid, THREADS]
 
     def split(a: Any, b: Any, parts: Any, c: Any, *extras: Any) -> None:
         launch(a, b, parts, epilogue=identity, config=config)
-        total(parts, c, *extras, epilogue=epilogue, parts=config.splits)
+        total(parts, c, *extras, epilogue=epilogue, **shares.statics)
 
     return execute.run(split, a, b, parts, c, *extras)[3]
 
@@ -119,6 +120,32 @@ def test_major_orders(execute: Executor, majors: str) -> None:
     a, b = numbers((136, 136), np.float16, 2, a_major), numbers((72, 136), np.float16, 3, b_major)
     c = multiply(execute, CONFIGS["cooperative"], a, b, contiguous=c_major)
     assert_close(c, product(a, b))
+
+
+@pytest.mark.parametrize("residual", [False, True], ids=["plain", "residual"])
+@pytest.mark.parametrize("majors", ["11", "01", "10"])
+@pytest.mark.parametrize("registers", [None, (40, 232)], ids=["fixed", "moved"])
+@pytest.mark.parametrize("schedule", ["cooperative", "pingpong"])
+@pytest.mark.parametrize("cluster", [(2, 1), (1, 2)], ids=["rows", "columns"])
+def test_clusters(
+    execute: Executor,
+    cluster: tuple[int, int],
+    schedule: Any,
+    registers: Any,
+    majors: str,
+    residual: bool,
+) -> None:
+    """Multicast with every schedule, major order and tail, also of tiles that lie outside."""
+    config = Sm90Config((128, 128, 64), 3, schedule, cluster=cluster, registers=registers)
+    a_major, b_major = map(int, majors)
+    a, b = numbers((264, 328), BF16, 19, a_major), numbers((136, 328), BF16, 20, b_major)
+    extras = (numbers((264, 136), BF16, 21),) if residual else ()
+    tail = (lambda acc, r: kd.maximum(acc, 0.0) + r.to(kd.f32)) if residual else identity
+    c = multiply(execute, config, a, b, *extras, epilogue=tail)
+    exact = product(a, b)
+    if residual:
+        exact = np.maximum(exact, 0) + extras[0].astype(np.float64)
+    assert_close(c, exact)
 
 
 @pytest.mark.parametrize("name", ["cooperative", "k split in memory", "k shared by two"])

@@ -145,7 +145,7 @@ class Findings:
     """
 
     def __init__(self, checks: frozenset[str], on_hazard: str) -> None:
-        self.allowances = Allowances(ALL_CHECKS, _ALWAYS)
+        self.allowances = Allowances(frozenset(ERROR_CODES), _ALWAYS)
         self._wanted = checks | _ALWAYS
         self._raise = on_hazard == "raise"
         self._found: dict[Key, Hazard] = {}

@@ -69,7 +69,9 @@ class WaitGraph:
             "mbarrier": self._mbarrier_node,
             "barrier": self._barrier_node,
             "cluster": self._cluster_node,
-        }.get(group.waits_for, self._warp_node)
+            "lanes": self._lanes_node,
+            "warp group": self._warp_group_node,
+        }[group.waits_for]
         return make(group, number, rows)
 
     def _mbarrier_node(self, group: Group, number: int, rows: tuple[int, ...]) -> Node:
@@ -100,15 +102,13 @@ class WaitGraph:
         awaited = Awaited(name, None, None, None, int(behind.size), count)
         return Node(group, rows, awaited, missing=frozenset(behind.tolist()))
 
-    def _warp_node(self, group: Group, number: int, rows: tuple[int, ...]) -> Node:
-        batch = self._machine.batch
-        if group.waits_for == "lanes":
-            name = "other lanes of the warp"
-            others = frozenset(rows)
-        else:
-            name = "the other warps of its warp group, which have not started the same wgmma"
-            first = rows[0] - int(batch.local[rows[0]]) % GROUP_WARPS
-            others = frozenset(range(first, first + GROUP_WARPS)) - frozenset(rows)
+    def _lanes_node(self, group: Group, number: int, rows: tuple[int, ...]) -> Node:
+        return Node(group, rows, Awaited("other lanes of the warp"), missing=frozenset(rows))
+
+    def _warp_group_node(self, group: Group, number: int, rows: tuple[int, ...]) -> Node:
+        first = rows[0] - int(self._machine.batch.local[rows[0]]) % GROUP_WARPS
+        others = frozenset(range(first, first + GROUP_WARPS)) - frozenset(rows)
+        name = "the other warps of its warp group, which have not started the same wgmma"
         return Node(group, rows, Awaited(name), missing=others)
 
     # -- the edges -----------------------------------------------------------------------------
