@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import kdsl_core as kd
 from house.census import ROOT, short
 from house.test_docs import pages
 
@@ -47,6 +48,8 @@ def run(name: str, parts: list[str]) -> dict[str, Any]:
     space: dict[str, Any] = {"__name__": "page"}
     for part in parts:
         exec(compile(part, name, "exec"), space)
+    for test in [held for word, held in space.items() if word.startswith("test_")]:
+        test(kd.testing.simulate)  # as pytest would with its fixture
     return space
 
 
@@ -59,8 +62,15 @@ def test_code_of_a_page_runs(page: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         run(str(page), parts)
 
 
+def test_the_hazard_of_the_page_is_what_is_said(tmp_path: Path) -> None:
+    """docs/machine.md quotes a report word for word."""
+    page = (ROOT / "docs/machine.md").read_text(encoding="utf-8")
+    text = str(run(str(tmp_path / "reverse.py"), [blocks(page)[0].lstrip()])["result"])
+    assert text.partition("\n\n")[2] in page
+
+
 def test_the_pages_that_promise_code_have_some() -> None:
     """The pages that a newcomer reads first have code that runs."""
-    first = ("README.md", "docs/language.md", "docs/machine.md")
+    first = ("README.md", "docs/language.md", "docs/machine.md", "docs/testing.md")
     for page in (ROOT / name for name in first):
         assert blocks(page.read_text(encoding="utf-8")), short(page)

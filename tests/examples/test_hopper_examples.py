@@ -86,7 +86,13 @@ MISTAKES = [
     (GEMM, "arrive_expect(", "arrive_expect(16 + ", "deadlock", "16 bytes missing"),
     (GEMM, " + load_b.bytes)", ")", "deadlock", "bytes too many"),
     (GEMM, "full[stage].wait", "", "inflight", "without having waited for it"),
-    (GEMM, "empty[stage].wait", "", "inflight", "which an asynchronous transfer filled"),
+    (
+        GEMM,
+        "empty[stage].wait",
+        "",
+        "inflight",
+        "asynchronous transfer (to mbarrier full[0]) filled",
+    ),
     (TRANSPOSE, "arrived.wait(0)", "", "inflight", "without having waited for it"),
     (TRANSPOSE, "arrived.wait(0)", "", "inflight", "nobody has waited for all transfers"),
     (TRANSPOSE, "kd.fence_proxy_async()", "", "proxy", "no proxy fence made visible"),
@@ -102,7 +108,18 @@ def test_what_is_said(
 ) -> None:
     """docs/language.md promises these answers."""
     found = hazards(changed(tmp_path, example, (old, new)))
-    assert any(hazard.code == code and words in hazard.message for hazard in found), found
+    assert any(hazard.code == code and words in str(hazard) for hazard in found), found
+
+
+def test_a_stage_released_too_early(tmp_path: Path) -> None:
+    """The copy that refills it, the wgmma that still reads it, and who must wait for what."""
+    arrive = "empty[stage].arrive(pred=kd.thread_rank() % GROUP == 0)"
+    edits = ("kd.wgmma_commit()", f"kd.wgmma_commit(); {arrive}"), (f"            {arrive}", "")
+    first = hazards(changed(tmp_path, GEMM, *edits))[0]
+    assert first.code == "inflight" and first.place is not None and first.place.tensor == "a"
+    assert "starts a copy into a[0, 0, 0], which a wgmma of warp group 0 may" in first.message
+    assert first.fix is not None and first.fix.startswith("kd.wgmma_wait(0) in warp group 0, then")
+    assert first.other_loc is not None and "kd.gemm(mma" in first.other_loc.excerpt()
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ CORE_FLOORS = {
     "isa": 3, "ptx": 3, "sim": 3,
     "atoms": 4, "passes": 4,
     "lang": 5,
-    "collective": 6, "inspect": 6,
+    "collective": 6, "inspect": 6, "testing": 6,
 }  # fmt: skip
 PACKAGE_FLOORS = {"kdsl_core": 0, "kdsl_runtime": 1, "kdsl_fuse": 2}
 

@@ -165,7 +165,12 @@ def test_race_names_both_parties() -> None:
     assert [line for _, line in hazard.lines] == [read, write]
     assert (hazard.code, hazard.thread, hazard.block) == ("race", (0, 0, 0), (0, 0, 0))
     text = str(caught.value)
-    for part in ("K501", "byte 252 of shared tile", "thread (63, 0, 0) of the same block", "fix:"):
+    for part in (
+        "K501",
+        "byte 252 of shared tile",
+        "thread (63, 0, 0) in warp 1 of the same block",
+        "fix:",
+    ):
         assert part in text
 
 
@@ -182,7 +187,7 @@ def test_out_of_bounds(write: bool) -> None:
     result = a.run(x=x, z=z)(on_hazard="collect")
     (hazard,) = result.hazards
     assert (hazard.code, hazard.thread) == ("oob", (30, 0, 0))
-    assert "0 bytes behind x(30)" in hazard.message
+    assert "4 bytes at x[30], 0 bytes behind x(30)" in hazard.message
     np.testing.assert_array_equal(x, numbers(30))
     np.testing.assert_array_equal(z[:30], numbers(30))
 
@@ -243,9 +248,11 @@ def test_deadlock_shows_who_waits_for_what() -> None:
     with pytest.raises(HazardError) as caught:
         a.run(2)()
     assert caught.value.code == "K506"
-    assert "warps 0, 1 wait" in caught.value.message
-    assert "barrier 3 (2 of 3 warps arrived)" in caught.value.message
-    assert "warp 2 ended" in caught.value.message
+    text = str(caught.value)
+    assert "barrier 3 misses 1 warp, and no other warp gets there" in text
+    assert "warps 0, 1 wait" in text
+    assert "barrier 3 (2 of 3 warps arrived); could still arrive: nobody" in text
+    assert "warp 2 ended" in text
 
 
 def test_barrier_in_divergent_code() -> None:

@@ -75,6 +75,7 @@ _NAMES = {
     "lang.views": "tensor local_tile local_partition size",
     "lang.warp_groups": "elect_one warp_uniform set_max_registers wgmma_fence wgmma_commit"
     " wgmma_wait",
+    "loc": "role",
     "lang.words": "thread_idx block_idx block_dim grid_dim thread_rank lane_idx warp_idx"
     " warpgroup_idx sync_threads sync_warp named_barrier fence cp_async_commit cp_async_wait"
     " shfl_xor shfl_up shfl_down shfl_idx ballot any_sync all_sync warp_reduce atomic_add"
@@ -89,7 +90,7 @@ _NAMES = {
     " idx2crd slice_ dice slice_and_offset domain_offset nullspace vector_width show_tv sym"
     " invert_tv same_function make_layout_left make_layout_right",
 }
-_MODULES = ("atoms", "collective", "inspect", "isa", "layout", "passes", "ptx", "sim")
+_MODULES = ("atoms", "collective", "inspect", "isa", "layout", "passes", "ptx", "sim", "testing")
 _HOME: dict[str, tuple[str, str]] = {}
 for _module, _list in _NAMES.items():
     for _word in _list.split():

@@ -9,6 +9,7 @@ from kdsl_core import layout as layout
 from kdsl_core import passes as passes
 from kdsl_core import ptx as ptx
 from kdsl_core import sim as sim
+from kdsl_core import testing as testing
 from kdsl_core.dtypes import DType as DType
 from kdsl_core.dtypes import bf16 as bf16
 from kdsl_core.dtypes import boolean as boolean
@@ -212,5 +213,6 @@ from kdsl_core.layout import tiled_product as tiled_product
 from kdsl_core.layout import vector_width as vector_width
 from kdsl_core.layout import zipped_divide as zipped_divide
 from kdsl_core.layout import zipped_product as zipped_product
+from kdsl_core.loc import role as role
 
 __version__: str

@@ -13,20 +13,25 @@ import sys
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import cached_property
 from types import CodeType, FrameType, TracebackType
 
-_MAX_DEPTH = 6
+_MAX_DEPTH = 8
 # Folders of kdsl's own code → those inside that are written in the DSL: authors' lines again.
 _internal: dict[str, tuple[str, ...]] = {}
 _is_author: dict[CodeType, bool] = {}
-_interned: dict[tuple[tuple[CodeType, int], ...], Loc] = {}
+_interned: dict[tuple[tuple[tuple[CodeType, int], ...], str], Loc] = {}
 
 
 @dataclass(frozen=True)
 class Loc:
-    """Where an operation was written: (code, bytecode offset) of each author frame."""
+    """Where an operation was written: (code, bytecode offset) of each author frame.
+
+    `role` is what the author called the warps that execute it, "" without a name.
+    """
 
     frames: tuple[tuple[CodeType, int], ...]
+    role: str = ""
 
     @property
     def file(self) -> str:
@@ -43,16 +48,41 @@ class Loc:
         """1-based column of the innermost author frame."""
         return _span(*self.frames[0])[2] + 1
 
+    @cached_property
+    def author(self) -> Loc:
+        """The same place as seen from outside of kdsl's own code in the DSL, where it is in some.
+
+        A collective is such code: its author's line is the one that called it.
+        """
+        outside = (at for at, (code, _) in enumerate(self.frames) if not _is_library_code(code))
+        first = next(outside, 0)
+        return Loc(self.frames[first:], self.role) if first else self
+
+    @cached_property
+    def lines(self) -> tuple[tuple[str, int], ...]:
+        """(file, line) of each frame, innermost first."""
+        return tuple((code.co_filename, _span(code, lasti)[0]) for code, lasti in self.frames)
+
+    @cached_property
+    def spans(self) -> tuple[tuple[str, range], ...]:
+        """(file, lines) of the author's expression and of the one inside a collective, if any."""
+        shown = dict.fromkeys((self.author.frames[0], self.frames[0]))
+        ends = ((code.co_filename, _span(code, lasti)) for code, lasti in shown)
+        return tuple((file, range(line, end + 1)) for file, (line, end, _, _) in ends)
+
     def short(self) -> str:
-        """Text ``file.py:line:column``, with the file's base name."""
-        return f"{os.path.basename(self.file)}:{self.line}:{self.column}"
+        """Text ``file.py:line:column`` of the author's frame, with the file's base name."""
+        author = self.author
+        return f"{os.path.basename(author.file)}:{author.line}:{author.column}"
 
     def excerpt(self) -> str:
-        """The source line with a caret span, then one line per calling author frame."""
-        text = [_caret(*self.frames[0])]
-        for code, lasti in self.frames[1:]:
-            name = os.path.basename(code.co_filename)
-            text.append(f" called from {name}:{_span(code, lasti)[0]} in {code.co_name}")
+        """The author's line with a caret span, then those it called and those that called it."""
+        author = self.author.frames
+        text = [_caret(*author[0])]
+        for code, lasti in reversed(self.frames[: -len(author)]):
+            text += [f" calls {_where(code, lasti)}", _caret(code, lasti)]
+        for code, lasti in author[1:]:
+            text.append(f" called from {_where(code, lasti)}")
         return "\n".join(part for part in text if part)
 
 
@@ -65,9 +95,24 @@ def _span(code: CodeType, lasti: int) -> tuple[int, int, int, int]:
     return code.co_firstlineno, code.co_firstlineno, 0, 0
 
 
+def source_lines(file: str) -> list[str]:
+    """The text of a file or notebook cell, line by line, as Python's tracebacks show it."""
+    return linecache.getlines(file)
+
+
+def place_in(file: str, line: int) -> str:
+    """Text ``file.py:line``, with the file's base name."""
+    return f"{os.path.basename(file)}:{line}"
+
+
+def _where(code: CodeType, lasti: int) -> str:
+    name = code.co_qualname.rpartition("<locals>.")[2]
+    return f"{place_in(code.co_filename, _span(code, lasti)[0])} in {name}"
+
+
 def _caret(code: CodeType, lasti: int) -> str:
     line, end, col, end_col = _span(code, lasti)
-    source = linecache.getline(code.co_filename, line).rstrip("\n")
+    source = "".join(source_lines(code.co_filename)[line - 1 : line]).rstrip("\n")
     if not source:
         return ""
     width = (end_col if end == line else len(source)) - col
@@ -103,7 +148,26 @@ def is_author_code(code: CodeType) -> bool:
     return known
 
 
+def _is_library_code(code: CodeType) -> bool:
+    """Whether `code` is kdsl's own, written in the DSL."""
+    return os.path.abspath(code.co_filename).startswith(tuple(_internal))
+
+
 _stated: ContextVar[Loc | None] = ContextVar("stated", default=None)
+_role: ContextVar[str] = ContextVar("role", default="")
+
+
+@contextlib.contextmanager
+def role(name: str) -> Iterator[None]:
+    """What is traced here is the work of warps with a role of this name; reports mention it.
+
+    ``with kd.role("producer"): …`` changes nothing else.
+    """
+    before = _role.set(name)
+    try:
+        yield
+    finally:
+        _role.reset(before)
 
 
 @contextlib.contextmanager
@@ -134,10 +198,10 @@ def here(frame: FrameType | None = None, depth: int = _MAX_DEPTH) -> Loc | None:
         frame = frame.f_back
     if not found:
         return None
-    frames = tuple(found)
-    loc = _interned.get(frames)
+    key = tuple(found), _role.get()
+    loc = _interned.get(key)
     if loc is None:
-        loc = _interned.setdefault(frames, Loc(frames))
+        loc = _interned.setdefault(key, Loc(*key))
     return loc
 
 

@@ -9,6 +9,7 @@ from kdsl_core.dtypes import DType, tensor_map
 from kdsl_core.ir.op import Op
 from kdsl_core.ir.tensor_map import TensorMapSpec
 from kdsl_core.ir.value import Value
+from kdsl_core.layout import AnyLayout
 from kdsl_core.loc import Loc
 
 
@@ -28,13 +29,18 @@ class Block:
 
 @dataclass(frozen=True, eq=False)
 class SharedAlloc:
-    """A piece of a block's shared memory at a fixed offset."""
+    """A piece of a block's shared memory at a fixed offset.
+
+    Where it holds a tensor, `dtype` and `layout` say which element lies where.
+    """
 
     name: str
     offset: int
     bytes: int
     align: int
     loc: Loc | None = None
+    dtype: DType | None = None
+    layout: AnyLayout | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,10 +87,16 @@ class Kernel:
         return max((alloc.offset + alloc.bytes for alloc in self.shared), default=0)
 
     def allocate_shared(
-        self, name: str, size: int, align: int, loc: Loc | None = None
+        self,
+        name: str,
+        size: int,
+        align: int,
+        loc: Loc | None = None,
+        dtype: DType | None = None,
+        layout: AnyLayout | None = None,
     ) -> SharedAlloc:
         """A new piece of shared memory of `size` bytes behind those that exist."""
         offset = -(-self.shared_bytes // align) * align
-        alloc = SharedAlloc(name, offset, size, align, loc)
+        alloc = SharedAlloc(name, offset, size, align, loc, dtype, layout)
         self.shared.append(alloc)
         return alloc

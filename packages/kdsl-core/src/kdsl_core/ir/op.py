@@ -2,7 +2,9 @@
 
 An operation is a frozen dataclass. `READS` and `WRITES` name the fields that hold registers (one
 register, a tuple of them, or None); a field in both is updated in place. `REGIONS` names the fields
-that hold nested blocks. Everything else is an attribute that is known while tracing.
+that hold nested blocks. `ARRIVES` names the fields that say at which barrier it arrives, by its
+number or an mbarrier's address, and `COMPLETES` those that say at which mbarrier bytes complete:
+reports of a deadlock ask. Everything else is an attribute that is known while tracing.
 """
 
 from __future__ import annotations
@@ -51,6 +53,8 @@ class Op:
     READS: ClassVar[tuple[str, ...]] = ()
     WRITES: ClassVar[tuple[str, ...]] = ()
     REGIONS: ClassVar[tuple[str, ...]] = ()
+    ARRIVES: ClassVar[tuple[str, ...]] = ()
+    COMPLETES: ClassVar[tuple[str, ...]] = ()
 
     @property
     def name(self) -> str:

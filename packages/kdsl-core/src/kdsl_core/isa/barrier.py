@@ -36,6 +36,7 @@ class _BarrierOp(Op):
     threads: int | None = None
 
     READS = ("number",)
+    ARRIVES = ("number",)
 
     @property
     def effects(self) -> Effect:

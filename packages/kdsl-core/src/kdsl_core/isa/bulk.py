@@ -83,6 +83,7 @@ class BulkLoadOp(_BulkOp):
 
     NAME = "bulk.load"
     READS = ("destination", "source", "size", "barrier", "multicast", "policy")
+    COMPLETES = ("barrier",)
 
     @property
     def effects(self) -> Effect:
@@ -172,6 +173,7 @@ class BulkSendOp(_BulkOp):
 
     NAME = "bulk.send"
     READS = ("destination", "source", "size", "barrier")
+    COMPLETES = ("barrier",)
 
     @property
     def effects(self) -> Effect:

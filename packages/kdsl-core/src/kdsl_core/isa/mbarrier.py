@@ -135,6 +135,7 @@ class MbarrierArriveOp(_MbarrierOp):
 
     NAME = "mbarrier.arrive"
     READS = ("address", "count", "expect_bytes", "pred")
+    ARRIVES = ("address",)
 
     @property
     def need(self) -> Need:
@@ -310,6 +311,7 @@ class AsyncCopyArriveOp(_MbarrierOp):
     counted: bool = True
 
     NAME = "mbarrier.async_copy_arrive"
+    ARRIVES = ("address",)
 
     def ptx(self, w: PtxWriter) -> None:
         counted = ".noinc" if self.counted else ""

@@ -97,6 +97,7 @@ class TensorLoadOp(_TensorOp):
         "tensor_map", "coordinates", "destination", "barrier", "multicast", "policy", "offsets",
         "pred",
     )  # fmt: skip
+    COMPLETES = ("barrier",)
 
     @property
     def effects(self) -> Effect:

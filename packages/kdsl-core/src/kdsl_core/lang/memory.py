@@ -34,7 +34,8 @@ def smem(dtype: DType, layout: Any, *, align: int | None = None, name: str = "sm
     elements = _elements(layout)
     align = align or (_SWIZZLED_ALIGN if isinstance(layout, ComposedLayout) else _PLAIN_ALIGN)
     tracer = current()
-    alloc = tracer.kernel.allocate_shared(name, elements * dtype.bytes, align, here())
+    size = elements * dtype.bytes
+    alloc = tracer.kernel.allocate_shared(name, size, align, here(), dtype, layout)
     address = isa_memory.shared_address(tracer.builder, alloc)
     return Tensor.from_pointer(address, layout, dtype, space="shared", align=align, name=name)
 

@@ -19,13 +19,16 @@ if TYPE_CHECKING:
     from kdsl_core.lang.kernel import KernelFunction
 
 
-@dataclass(frozen=True)
-class Simulated:
-    """The array arguments after a run, the hazards found, and the counters."""
+@dataclass(frozen=True, eq=False, repr=False)
+class Simulated(sim.Result):
+    """The array arguments after a run, the hazards found, and the counters.
+
+    `print(result)` shows what was found, `result.report(profile=True)` the counters as well.
+    `names` are those of the arguments in `outputs`.
+    """
 
     outputs: tuple[np.ndarray[Any, Any], ...]
-    hazards: tuple[sim.Hazard, ...]
-    profile: sim.Profile
+    names: tuple[str, ...]
 
 
 def simulate(
@@ -90,7 +93,7 @@ def simulate_bound(
     wanted = {"costs": partial(costs, traced.kernel), **(options or {})}
     result = sim.run(traced.kernel, grid, params, memory.buffers, **wanted)
     outputs = tuple(facts.owner for facts in bound.arrays.values())
-    return Simulated(outputs, result.hazards, result.profile)
+    return Simulated(**vars(result), outputs=outputs, names=tuple(bound.arrays))
 
 
 def _array(name: str, owner: Any) -> np.ndarray[Any, Any]:

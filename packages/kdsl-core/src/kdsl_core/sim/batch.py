@@ -97,7 +97,10 @@ class Batch:
 
     def thread_coordinate(self, row: int, lane: int) -> tuple[int, int, int]:
         """(x, y, z) of a thread in its block."""
-        tid = int(self.local[row]) * LANES + lane
+        return self.thread_at(int(self.local[row]) * LANES + lane)
+
+    def thread_at(self, tid: int) -> tuple[int, int, int]:
+        """(x, y, z) of the thread of a block with a linear number."""
         x, y, _ = self.block_dim
         return tid % x, tid // x % y, tid // (x * y)
 

@@ -1,31 +1,71 @@
-"""What a conflict of two accesses is called, and how to mend it."""
+"""What a conflict of two accesses is called, and which word of kdsl would order the two."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kdsl_core.sim.access import Access
-from kdsl_core.sim.batch import Batch
-from kdsl_core.sim.entries import INFLIGHT, Conflict, entry_thread
+from kdsl_core.sim.entries import INFLIGHT
+from kdsl_core.sim.parties import Party
 
-_FIX_RACE = {
-    "lanes": "put kd.sync_warp() between the two accesses",
-    "warps": "put kd.sync_threads(), or a named barrier of both warps, between the two accesses",
-    "cluster": "put kd.cluster_sync() between the two accesses, or wait for an mbarrier at which "
-    "the other block arrives",
-    "blocks": "blocks of one launch are not ordered: give each its own elements, use atomics, or "
-    "split the kernel in two launches",
-}
-_FIX_TRANSFER = (
-    "wait for the mbarrier's phase that the transfer completes, bar.wait(parity), or for a barrier "
-    "of a thread that did"
-)
-_FIX_STORE = "kd.tma_store_wait(0, read=False) in the thread that stores, then a barrier"
-_FIX_READ = (
-    "wait for the readers first: kd.wgmma_wait(0) or kd.tma_store_wait(0) there, then let them "
-    "arrive at the mbarrier, or the barrier, that this thread waits for"
-)
-_FIX_PROXY = "kd.fence_proxy_async() in the writing threads after their stores, before the barrier"
+REFILLS = "starts a copy into"
+_UNITS = {"fetches": "starts a copy from"}  # verbs of those who check, where people say another
+_DID = {"wrote": "written", "read": "read"}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two accesses of one byte: `who` completed the hazard, `other` came before.
+
+    `verb` and `did` say what they do to the place called `where`: `did` is that of `Conflict`.
+    `other` is None where a transfer or the tensor core acted; `group` is the warp group that the
+    latter did it for, `own_group` that it is the one of `who`, and `barrier` the mbarrier that the
+    transfer completes at. `atomic` says that the other one's access was atomic, `same_line` that
+    both are one instruction, `uses_mbarriers` that the kernel has mbarriers at all.
+    """
+
+    code: str
+    space: str
+    where: str
+    verb: str
+    did: str
+    entry: int
+    who: Party
+    other: Party | None
+    group: str = ""
+    own_group: bool = False
+    barrier: str = ""
+    atomic: bool = False
+    same_line: bool = False
+    same_cluster: bool = True
+    uses_mbarriers: bool = False
+
+    @property
+    def does(self) -> str:
+        """What the first party does, as a sentence says it."""
+        return f"{_UNITS.get(self.verb, self.verb)} {self.where}"
+
+    @property
+    def related(self) -> str:
+        """How far apart the parties are: "self", "warp", "block", "cluster" or "grid"."""
+        who, other = self.who, self.other
+        if other is None:
+            return "block"
+        if who.block != other.block:
+            return "cluster" if self.same_cluster else "grid"
+        if who.warp != other.warp:
+            return "block"
+        return "self" if who.lane == other.lane else "warp"
+
+    @property
+    def them(self) -> str:
+        """The other party, seen from the first."""
+        if self.other is None:
+            return "an asynchronous transfer"
+        home = {
+            "self": "", "warp": " of the same block", "block": " of the same block",
+            "cluster": f" of {self.other.home}", "grid": f" of {self.other.home}",
+        }[self.related]  # fmt: skip
+        return "the thread itself" if not home else f"{self.other.name}{home}"
 
 
 @dataclass(frozen=True)
@@ -37,66 +77,121 @@ class Words:
     fix: str
 
 
-def words(
-    batch: Batch, access: Access, conflict: Conflict, first: int, where: str, verb: str, space: str
-) -> Words:
-    """About the conflict's entry number `first`, at the place `where`."""
-    if conflict.other == "multiplies":
-        text = f"{verb} {where}, which a wgmma of the block may still be reading"
-        return Words(text, "the wgmma was started", _FIX_READ)
-    at = int(conflict.at[first])
-    who, kind = _other(batch, conflict, first, int(access.row[at]), int(access.lane[at]))
-    if conflict.code == "proxy":
-        text = (
-            f"lets an asynchronous unit read {where}, which {who} wrote by an ordinary store that "
-            "no proxy fence made visible to it"
+def words(pair: Pair) -> Words:
+    """A sentence about two accesses, and what would order them."""
+    if pair.code == "proxy":
+        return _unfenced(pair)
+    special = {
+        "transfers": _stored if pair.space == "global" else _transferred,
+        "copies": _copied,
+        "reads": _being_sent,
+        "multiplies": _being_multiplied,
+    }.get(pair.did)
+    if special is not None:
+        return special(pair)
+    text = f"{pair.does}, which {pair.them} {pair.did}, and nothing orders the two"
+    return Words(text, f"{_DID[pair.did]} by {pair.them}", _order(pair))
+
+
+def _order(pair: Pair) -> str:
+    """What would order two ordinary accesses, one of them a write."""
+    if pair.related == "grid":
+        return (
+            "blocks of one launch are not ordered: give each its own elements, use atomics such as "
+            "kd.atomic_add, or split the kernel in two launches"
         )
-        return Words(text, f"written by {who}", _FIX_PROXY)
-    if conflict.other == "transfers":
-        return _transfer(conflict, first, where, verb, space)
-    if conflict.other == "reads":
-        text = f"{verb} {where}, which an asynchronous read of {who} may not have finished"
-        return Words(text, "the read was started", _FIX_READ)
-    if conflict.other == "copies":
-        text = f"{verb} {where}, into which {who} still copies asynchronously"
-        fix = "kd.cp_async_wait(n) in the copying thread, then kd.sync_threads()"
-        return Words(text, "the copy was started", fix)
-    did = {"wrote": "written", "read": "read"}[conflict.other]
-    text = f"{verb} {where}, which {who} {conflict.other}, and nothing orders the two"
-    return Words(text, f"{did} by {who}", _FIX_RACE[kind])
+    if pair.same_line and pair.did == "wrote":
+        return "give each thread an element of its own, or use an atomic such as kd.atomic_add"
+    start = "make both accesses atomic, or put" if pair.atomic else "put"
+    if pair.related in ("self", "warp"):
+        return f"{start} kd.sync_warp() between the two accesses"
+    if pair.related == "cluster":
+        return (
+            f"{start} kd.cluster_sync() between the two accesses, or let the one block arrive at "
+            "an mbarrier of the other, bar.arrive(rank=…), which waits for it"
+        )
+    assert pair.other is not None
+    first, second = sorted((pair.who.warp, pair.other.warp))
+    more = f"a kd.named_barrier of warps {first} and {second}"
+    if pair.uses_mbarriers:
+        more += ", or an mbarrier at which the one arrives and for which the other waits"
+    return (
+        f"{start} kd.sync_threads() between the two accesses; where not all threads of the block "
+        f"get there, {more}"
+    )
 
 
-def _transfer(conflict: Conflict, first: int, where: str, verb: str, space: str) -> Words:
-    if space == "global":
-        text = f"{verb} {where}, which an asynchronous store may not have finished writing"
-        return Words(text, "the store was started", _FIX_STORE)
+def _meeting(pair: Pair) -> str:
+    """A barrier between a thread that waited and another one; "" for one thread."""
+    return {
+        "self": "",
+        "warp": ", then kd.sync_warp()",
+        "cluster": ", then kd.cluster_sync()",
+    }.get(pair.related, ", then kd.sync_threads() or another barrier of the two")
+
+
+def _waiting(pair: Pair, wait: str) -> str:
+    """A wait of the other party before what the first one does."""
+    if pair.related == "self":
+        return f"{wait} before this line"
+    assert pair.other is not None
+    return f"{wait} in {pair.other.name}{_meeting(pair)}, before this line"
+
+
+def _unfenced(pair: Pair) -> Words:
+    text = (
+        f"{pair.does}, which {pair.them} wrote by an ordinary store that no proxy fence made "
+        "visible to the asynchronous unit"
+    )
+    space = "" if pair.space == "shared" else f'"{pair.space}"'
+    wait = f"kd.fence_proxy_async({space})"
+    return Words(text, f"written by {pair.them}", _waiting(pair, wait))
+
+
+def _copied(pair: Pair) -> Words:
+    text = f"{pair.does}, into which {pair.them} still copies asynchronously"
+    wait = "kd.cp_async_wait(n)"
+    return Words(text, f"the copy was started by {pair.them}", _waiting(pair, wait))
+
+
+def _transferred(pair: Pair) -> Words:
     state = "is still filling"
-    if int(conflict.entry[first]) < INFLIGHT:
+    if pair.entry < INFLIGHT:
         state = "filled, without having waited for it"
-    text = f"{verb} {where}, which an asynchronous transfer {state}"
-    return Words(text, "the transfer was started", _FIX_TRANSFER)
+    name = pair.barrier or "the mbarrier"
+    at = f" (to {pair.barrier})" if pair.barrier else ""
+    text = f"{pair.does}, which an asynchronous transfer{at} {state}"
+    fix = (
+        f"wait for {name}, at which the transfer completes, by bar.wait(parity) in this thread, or "
+        "for a barrier behind a thread that did"
+    )
+    if pair.verb == REFILLS:
+        fix = (
+            "before it is filled again, wait until its readers are done: for an mbarrier (the "
+            f'stage\'s "empty" one) at which they arrive after they have waited for {name}'
+        )
+    by = "" if pair.other is None else f" by {pair.them}"
+    return Words(text, f"the transfer was started{by}", fix)
 
 
-def _other(batch: Batch, conflict: Conflict, first: int, row: int, mine: int) -> tuple[str, str]:
-    """The other thread, and how it is related: "lanes", "warps", "cluster" or "blocks"."""
-    agent, lane = entry_thread(int(conflict.entry[first]))
-    cluster = int(batch.first_block[row])
-    other = cluster if conflict.cluster is None else int(conflict.cluster[first])
-    if agent >= batch.clocks.warps:
-        return "an asynchronous transfer", "warps"
-    rank, warp = divmod(agent, batch.warps_per_block)
-    who = f"thread {_tuple(batch.thread_coordinate(warp, lane))}"
-    place = batch.coordinate_in_cluster(other, rank)
-    if other != cluster:
-        return f"{who} of block {_tuple(place)}", "blocks"
-    if place != batch.block_coordinate(row):
-        return f"{who} of block {_tuple(place)} of the same cluster", "cluster"
-    if warp == int(batch.local[row]) and lane == mine:
-        return "the thread itself", "lanes"
-    if warp == int(batch.local[row]):
-        return f"{who} of the same warp", "lanes"
-    return f"{who} of the same block", "warps"
+def _stored(pair: Pair) -> Words:
+    text = f"{pair.does}, which an asynchronous store of {pair.them} may not have finished writing"
+    wait = "kd.tma_store_wait(0, read=False)"
+    return Words(text, f"the store was started by {pair.them}", _waiting(pair, wait))
 
 
-def _tuple(values: tuple[int, ...]) -> str:
-    return f"({', '.join(map(str, values))})"
+def _being_sent(pair: Pair) -> Words:
+    text = f"{pair.does}, which an asynchronous read of {pair.them} may not have finished"
+    wait = "kd.tma_store_wait(0)"
+    return Words(text, f"the read was started by {pair.them}", _waiting(pair, wait))
+
+
+def _being_multiplied(pair: Pair) -> Words:
+    text = f"{pair.does}, which a wgmma of {pair.group} may still be reading"
+    fix = "kd.wgmma_wait(0) before this line"
+    if not pair.own_group:
+        fix = (
+            f"kd.wgmma_wait(0) in {pair.group}, then let it arrive at the mbarrier (the stage's "
+            '"empty" one), or the barrier, for which this thread waits before this line'
+        )
+    return Words(text, f"the wgmma was started by {pair.group}", fix)

@@ -7,6 +7,7 @@ import numpy as np
 from kdsl_core.sim.machine_matrix import MatrixPart
 from kdsl_core.sim.machine_memory import MemoryPart
 from kdsl_core.sim.machine_transfers import TransferPart
+from kdsl_core.sim.places import Place
 
 _FIX_READS = "kd.tma_store_wait(0) in the thread that stores, before it ends"
 _FIX_WGMMA = "kd.wgmma_wait(0) before the kernel ends"
@@ -32,7 +33,10 @@ class EndingPart(MatrixPart, TransferPart, MemoryPart):
             if mine.any():
                 at = int(mine.argmax())
                 text = "ends although a bulk copy may still read shared memory for it"
-                self._left(int(place[at]), int(access.lane[at]), text, _FIX_READS, access.pc)
+                source = self.reporter.places.at(int(access.address[at]), "shared")
+                self._left(
+                    int(place[at]), int(access.lane[at]), text, _FIX_READS, access.pc, source
+                )
 
     def ended(self) -> None:
         """The group's lanes have ended."""
@@ -51,15 +55,17 @@ class EndingPart(MatrixPart, TransferPart, MemoryPart):
         row = int(barriers.maker[number])
         at = int(np.searchsorted(self.group.index, row))
         at = at if at < self.group.size else 0
-        name = self.reporter.barrier_place(barriers.address(number))
+        place = self.reporter.places.mbarrier(barriers.address(number))
         text = (
-            f"ends, and with it its block, although nobody has waited for all transfers at {name}"
+            f"ends, and with it its block, although nobody has waited for all transfers at {place}"
         )
         if barriers.bytes[number]:
             text += f" ({abs(int(barriers.bytes[number]))} bytes do not match what it expects)"
-        self._left(at, 0, text, _FIX_LOADS, int(barriers.pc[number]))
+        self._left(at, 0, text, _FIX_LOADS, int(barriers.pc[number]), place)
 
-    def _left(self, at: int, lane: int, text: str, fix: str, pc: int) -> None:
+    def _left(
+        self, at: int, lane: int, text: str, fix: str, pc: int, place: Place | None = None
+    ) -> None:
         """Report at the instruction that started what was left behind."""
         row = int(self.group.index[at])
-        self.reporter.at_thread("inflight", pc, row, lane, text, fix=fix)
+        self.reporter.at_thread("inflight", pc, row, lane, text, place=place, fix=fix)

@@ -7,7 +7,7 @@ operations. An agent is a column of the vector clocks.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -31,8 +31,9 @@ class Conflict:
     """Accesses of one instruction that are not ordered with earlier ones.
 
     `at` are positions in the access (L,); `entry` the other party's entries; `cluster` their
-    clusters where that may differ; `other` is what it did: "wrote", "read", "copies", "transfers",
-    or "reads" for an unfinished asynchronous read.
+    clusters where that may differ; `column` says which of the access's `columns` granules it is
+    about; `other` is what it did: "wrote", "read", "copies", "transfers", or "reads" for an
+    unfinished asynchronous read, "multiplies" for one of the tensor core.
     """
 
     code: str
@@ -40,6 +41,19 @@ class Conflict:
     entry: Array
     other: str
     cluster: Array | None = None
+    column: Array | None = None
+    columns: int = 1
+
+    def byte(self, number: int, size: int) -> int:
+        """Where in an access of `size` bytes the conflict number `number` is."""
+        return 0 if self.column is None else int(self.column[number]) * size // self.columns
+
+    def take(self, chosen: Array) -> Conflict:
+        """The part with the chosen positions, bool (L,)."""
+        cluster = None if self.cluster is None else self.cluster[chosen]
+        column = None if self.column is None else self.column[chosen]
+        at, entry = self.at[chosen], self.entry[chosen]
+        return replace(self, at=at, entry=entry, cluster=cluster, column=column)
 
 
 def entry_pc(entry: Array) -> Array:
@@ -92,4 +106,5 @@ def first_of(code: str, which: Array, old: Array, other: str) -> list[Conflict]:
     at = np.nonzero(which.any(axis=1))[0]
     if not at.size:
         return []
-    return [Conflict(code, at, old[at, which[at].argmax(axis=1)], other)]
+    column = which[at].argmax(axis=1)
+    return [Conflict(code, at, old[at, column], other, None, column, which.shape[1])]

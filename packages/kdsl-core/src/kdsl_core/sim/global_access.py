@@ -148,7 +148,7 @@ class GlobalAccess:
         warps = np.array([entry_thread(entry)[0] for entry in within.entry.tolist()])
         foreign = within.cluster != self.batch.first_block[row]
         real = foreign | (warps != self.batch.clocks.local[row]) | ~stays[within.at]
-        return Conflict("race", within.at[real], within.entry[real], "wrote", within.cluster[real])
+        return within.take(real)
 
     def expect(self, access: Access) -> None:
         """Report addresses that no tensor has, without reading there."""

@@ -154,7 +154,8 @@ class GlobalShadow:
             return None
         at = np.nonzero(lost.any(axis=1))[0]
         column = lost[at].argmax(axis=1)
-        return Conflict("race", at, kept[at, column], "wrote", kept_cluster[at, column] - 1)
+        others = kept_cluster[at, column] - 1
+        return Conflict("race", at, kept[at, column], "wrote", others, column, kept.shape[1])
 
     def _locate(self, offset: Array, size: int) -> Array:
         factor = self._granules.refinement(offset, size)
@@ -192,7 +193,15 @@ class GlobalShadow:
         entry, other_cluster = old[at, column], old_cluster[at, column] - 1
         flying = (entry >= INFLIGHT) & (other_cluster == cluster[at])
         return [
-            Conflict(code, at[which], entry[which], did, other_cluster[which])
+            Conflict(
+                code,
+                at[which],
+                entry[which],
+                did,
+                other_cluster[which],
+                column[which],
+                old.shape[1],
+            )
             for code, which, did in (
                 ("race", ~flying, other),
                 ("inflight", flying, "transfers"),

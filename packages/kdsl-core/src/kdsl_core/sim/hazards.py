@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Hashable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from kdsl_core.errors import ArgumentError, HazardError
 from kdsl_core.loc import Loc
+from kdsl_core.sim.allowances import Allowances
+from kdsl_core.sim.parties import Dim3, Party, party_dict
+from kdsl_core.sim.places import Place
+from kdsl_core.sim.waits import Wait
 
 # error code → the hazard that it carries, and what that is
 HAZARDS = {
@@ -29,9 +34,11 @@ _ALWAYS = frozenset({"deadlock", "runaway"})  # the run cannot go on after these
 
 @dataclass(frozen=True)
 class Hazard:
-    """One finding: what, where, by whom, and where the other party is.
+    """One finding: what happened, the line and thread that completed it, and the other party's.
 
-    `thread` and `block` are (x, y, z); `address` is set for memory hazards.
+    `who` and `other` are threads, `place` the byte that both touched, `waits` who waits for what
+    in a deadlock, `notes` more lines for the reader. `count` says how many accesses showed the
+    same hazard; `reason` is the author's for allowing it.
     """
 
     code: str
@@ -39,21 +46,46 @@ class Hazard:
     loc: Loc | None = None
     other_loc: Loc | None = None
     other_did: str = ""
-    thread: tuple[int, int, int] | None = None
-    block: tuple[int, int, int] | None = None
-    address: int | None = None
+    who: Party | None = None
+    other: Party | None = None
+    place: Place | None = None
     fix: str | None = None
+    notes: tuple[str, ...] = ()
+    waits: tuple[Wait, ...] = ()
+    count: int = 1
+    reason: str | None = None
+
+    @property
+    def thread(self) -> Dim3 | None:
+        """(x, y, z) of the thread that completed it, in its block."""
+        return self.who.thread if self.who else None
+
+    @property
+    def block(self) -> Dim3 | None:
+        """(x, y, z) of that thread's block."""
+        return self.who.block if self.who else None
+
+    @property
+    def address(self) -> int | None:
+        """The address of a memory hazard."""
+        return self.place.address if self.place else None
 
     @property
     def lines(self) -> tuple[tuple[str, int], ...]:
         """(file, line) of each party, the one that completed the hazard first."""
-        return tuple((loc.file, loc.line) for loc in (self.loc, self.other_loc) if loc)
+        return tuple(loc.author.lines[0] for loc in (self.loc, self.other_loc) if loc)
 
     def error(self) -> HazardError:
         """The exception that carries this hazard."""
-        notes = []
+        notes = list(self.notes)
         if self.other_loc:
-            notes = [f"{self.other_did} at {self.other_loc.short()}", self.other_loc.excerpt()]
+            notes.append(
+                f"{self.other_did} at {self.other_loc.short()}\n{self.other_loc.excerpt()}"
+            )
+        if self.place and self.place.detail:
+            notes.append(self.place.detail)
+        if self.count > 1:
+            notes.append(f"{self.count:,} accesses at these lines show the same")
         error = HazardError(
             f"{self.code}: {self.message}",
             code=ERROR_CODES[self.code],
@@ -66,6 +98,27 @@ class Hazard:
 
     def __str__(self) -> str:
         return str(self.error())
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as JSON has it, for tools."""
+        return {
+            "code": self.code,
+            "error": ERROR_CODES[self.code],
+            "message": self.message,
+            "count": self.count,
+            "allowed": self.reason,
+            "parties": [
+                {"did": did, **party_dict(who, loc)}
+                for did, who, loc in (
+                    ("", self.who, self.loc),
+                    (self.other_did, self.other, self.other_loc),
+                )
+                if who or loc
+            ],
+            "place": asdict(self.place) if self.place else None,
+            "waits": [wait.to_dict() for wait in self.waits],
+            "fix": self.fix,
+        }
 
 
 def checks_of(checks: str | Collection[str]) -> frozenset[str]:
@@ -82,28 +135,70 @@ def checks_of(checks: str | Collection[str]) -> frozenset[str]:
     return asked
 
 
+Key = tuple[str, Hashable]
+
+
 class Findings:
-    """Collects hazards, one for each (code, line, other line), or raises the first."""
+    """Collects hazards, one for each (code, pair of lines) with a count, or raises the first.
+
+    Hazards that the author's comments allow are kept apart and not raised.
+    """
 
     def __init__(self, checks: frozenset[str], on_hazard: str) -> None:
-        self.hazards: list[Hazard] = []
+        self.allowances = Allowances(frozenset(ERROR_CODES), _ALWAYS)
         self._wanted = checks | _ALWAYS
         self._raise = on_hazard == "raise"
-        self._known: set[tuple[str, Loc | None, Loc | None]] = set()
+        self._found: dict[Key, Hazard] = {}
+        self._times: dict[Key, int] = {}
+
+    @property
+    def hazards(self) -> tuple[Hazard, ...]:
+        """What was found and is not allowed, in the order of the run."""
+        return tuple(hazard for hazard in self._counted() if hazard.reason is None)
+
+    @property
+    def allowed(self) -> tuple[Hazard, ...]:
+        """What was found and is allowed."""
+        return tuple(hazard for hazard in self._counted() if hazard.reason is not None)
+
+    def _counted(self) -> list[Hazard]:
+        return [replace(hazard, count=self._times[key]) for key, hazard in self._found.items()]
 
     def wants(self, code: str) -> bool:
         """Whether hazards of this code are looked for."""
         return code in self._wanted
 
-    def new(self, code: str, loc: Loc | None, other_loc: Loc | None = None) -> bool:
-        """Whether a hazard at these lines would be reported and was not yet."""
-        return code in self._wanted and (code, loc, other_loc) not in self._known
+    def new(
+        self, code: str, loc: Loc | None, other_loc: Loc | None = None, *, times: int = 1
+    ) -> bool:
+        """Whether a hazard at these lines would be reported and was not yet.
+
+        One that was is counted `times` more.
+        """
+        if code not in self._wanted:
+            return False
+        key = _key(code, loc, other_loc)
+        if key in self._times:
+            self._times[key] += times
+        return key not in self._times
 
     def add(self, hazard: Hazard) -> None:
-        """Report a hazard."""
-        if not self.new(hazard.code, hazard.loc, hazard.other_loc):
+        """Report a hazard.
+
+        Raises: HazardError when hazards are raised and the author does not allow this one;
+        StagingError when a comment that should allow it is wrong.
+        """
+        if not self.new(hazard.code, hazard.loc, hazard.other_loc, times=hazard.count):
             return
-        self._known.add((hazard.code, hazard.loc, hazard.other_loc))
-        self.hazards.append(hazard)
-        if self._raise:
+        if hazard.code not in _ALWAYS:
+            reason = self.allowances.reason(hazard.code, hazard.loc, hazard.other_loc)
+            hazard = replace(hazard, reason=reason)
+        key = _key(hazard.code, hazard.loc, hazard.other_loc)
+        self._found[key], self._times[key] = hazard, hazard.count
+        if self._raise and hazard.reason is None:
             raise hazard.error()
+
+
+def _key(code: str, loc: Loc | None, other_loc: Loc | None) -> Key:
+    """Equal for hazards between the same lines, whichever party came first."""
+    return code, frozenset(at.lines for at in (loc, other_loc) if at)

@@ -7,6 +7,7 @@ import numpy as np
 from kdsl_core.ir.protocols import Array
 from kdsl_core.sim.access import Access
 from kdsl_core.sim.batch import Batch
+from kdsl_core.sim.parties import tuple_text
 from kdsl_core.sim.reporting import Reporter
 
 _FIX = "kd.cluster_sync() as the last thing that all blocks of the cluster do"
@@ -23,6 +24,7 @@ class Lifetimes:
         self._reporter = reporter
         self._epoch = np.zeros((batch.blocks.size, batch.clocks.warps), np.int64)
         self._pc = np.zeros_like(self._epoch)
+        self._address = np.zeros_like(self._epoch)
         self._touched = np.zeros(batch.blocks.size, bool)
 
     def touch(self, access: Access, block: Array) -> None:
@@ -35,11 +37,12 @@ class Lifetimes:
         column = batch.clocks.local[row]
         self._epoch[block, column] = batch.clocks.epoch[row]
         self._pc[block, column] = access.pc
+        self._address[block, column] = access.address[far]
         self._touched[block] = True
         gone = ~self._alive()[block]
         if gone.any():
             at = int(gone.argmax())
-            self._report(access.pc, int(row[at]), int(access.lane[far][at]), int(block[at]))
+            self._report(int(column[at]), int(row[at]), int(access.lane[far][at]), int(block[at]))
 
     def end(self, blocks: Array) -> None:
         """Threads of the batch's blocks ended: where all have, check the accesses of others."""
@@ -51,15 +54,17 @@ class Lifetimes:
             if late.any():
                 column = int(late.argmax())
                 first = int(batch.clocks.cluster[block * size]) * batch.clocks.warps
-                self._report(int(self._pc[block, column]), first + column, 0, block)
+                self._report(column, first + column, 0, block)
 
     def _alive(self) -> Array:
         return self._batch.living_blocks()
 
-    def _report(self, pc: int, row: int, lane: int, block: int) -> None:
-        place = self._batch.block_coordinate(block * self._batch.warps_per_block)
+    def _report(self, column: int, row: int, lane: int, block: int) -> None:
+        batch, pc = self._batch, int(self._pc[block, column])
+        place = self._reporter.places.at(int(self._address[block, column]), "shared")
+        home = tuple_text(batch.block_coordinate(block * batch.warps_per_block))
         text = (
-            f"accesses shared memory of block ({', '.join(map(str, place))}) of its cluster, which "
-            "may have ended: nothing orders the access before its end"
+            f"accesses {place}, shared memory of block {home} of its cluster, which may have "
+            "ended: nothing orders the access before its end"
         )
-        self._reporter.at_thread("exited", pc, row, lane, text, fix=_FIX)
+        self._reporter.at_thread("exited", pc, row, lane, text, place=place, fix=_FIX)

@@ -59,6 +59,7 @@ class MachineBase:
         self._kernel = kernel
         self._counters = counters
         self._shared = SharedAccess(batch, reporter)
+        reporter.mbarriers, reporter.shadow = self.mbarriers, self._shared.shadow
         self._global = memory
         self._maps = maps
         self._check_registers = reporter.findings.wants("uninit")
@@ -94,7 +95,10 @@ class MachineBase:
             undefined = self.registers.undefined(operand, self.group)
             if undefined is not None:
                 name = getattr(operand, "hint", "") or "a register"
-                self.hazard("uninit", f"reads {name} before it was written", where=undefined)
+                self.hazard(
+                    "uninit", f"reads {name} before it was written", where=undefined,
+                    fix="write it on every path to this line, or give it a first value",
+                )  # fmt: skip
         if self.flights.any and not self.in_wgmma and not isinstance(operand, Const):
             self._check_flight(operand, "reads")
         return self.registers.read(operand, self.group)
@@ -122,17 +126,18 @@ class MachineBase:
             )
 
     # -- findings ---------------------------------------------------------------------------
-    def hazard(self, code: str, message: str, *, where: Array | None = None) -> None:
-        if not self.reporter.findings.new(code, self.reporter.loc(self.pc)):
-            return
-        lanes = self.active
-        if where is not None:
-            lanes = lanes & where
-        if not lanes.any():
+    def hazard(
+        self, code: str, message: str, *, where: Array | None = None, fix: str | None = None
+    ) -> None:
+        lanes = self.active if where is None else self.active & where
+        count = int(lanes.sum())
+        if not count or not self.reporter.findings.new(
+            code, self.reporter.loc(self.pc), times=count
+        ):
             return
         row, lane = np.argwhere(lanes)[0].tolist()
         at = int(self.group.index[row])
-        self.reporter.at_thread(code, self.pc, at, lane, message)
+        self.reporter.at_thread(code, self.pc, at, lane, message, count=count, fix=fix)
 
     def count(self, what: str, amount: float = 1.0) -> None:
         if self._counters.enabled:

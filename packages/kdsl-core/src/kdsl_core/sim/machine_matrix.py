@@ -96,7 +96,6 @@ class MatrixPart(MachineBase):
         if late is None or not self.reporter.findings.wants("inflight"):
             return
         which, pc = late
-        more = {} if pc is None else {"other_loc": self.reporter.loc(pc), "other_did": "written"}
         self.reporter.at_thread(
             "inflight",
             self.pc,
@@ -105,7 +104,8 @@ class MatrixPart(MachineBase):
             "starts a wgmma without wgmma.fence "
             + ("before it" if pc is None else "since another instruction wrote its registers"),
             fix="kd.wgmma_fence() after the last write to accumulators or A registers",
-            **more,
+            other_loc=None if pc is None else self.reporter.loc(pc),
+            other_did="written",
         )
 
     def warpgroup_fence(self) -> None:

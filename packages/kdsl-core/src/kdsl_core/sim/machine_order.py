@@ -16,6 +16,18 @@ from kdsl_core.sim.machine_base import MachineBase
 _BITS = np.arange(LANES, dtype=np.uint32)
 _FULL_MASK = 0xFFFFFFFF
 
+_FIX_NUMBER = "use kd.named_barrier with a number from 0 to 15"
+_FIX_THREADS = "count the threads of whole warps, a multiple of 32 up to 1024"
+_FIX_LANES = (
+    "move it out of the branch that only some lanes of the warp take, or let the branch depend on "
+    "kd.warp_idx() only"
+)
+_FIX_ENDED = "let no thread return before the barrier, or count those that come: kd.named_barrier"
+_FIX_COUNT = "give the barrier the number of threads of all warps that come, the same in each"
+_FIX_TWICE = "let the other side wait at the barrier in between, or use two barriers by turns"
+_FIX_CLUSTER = "call kd.cluster_arrive() and kd.cluster_wait() by turns, or kd.cluster_sync()"
+_FIX_MASK = "name the lanes that are here, and only those"
+
 
 class OrderPart(MachineBase):
     """What orders threads and their memory accesses."""
@@ -35,7 +47,8 @@ class OrderPart(MachineBase):
         waits = np.zeros(self.warps, bool)
         for which in np.unique(wanted).tolist():
             if not 0 <= which < NUMBERS:
-                self.hazard("barrier", f"uses barrier {which}; a block has barriers 0 to 15")
+                text = f"uses barrier {which}; a block has barriers 0 to 15"
+                self.hazard("barrier", text, fix=_FIX_NUMBER)
                 continue
             here = wanted == which
             index = self.group.index[here]
@@ -49,7 +62,8 @@ class OrderPart(MachineBase):
     def _check_barrier(self, threads: int | None, wait: bool) -> None:
         batch, group = self.batch, self.group
         if threads is not None and (threads % LANES or not 0 < threads <= 1024):
-            self.hazard("barrier", f"expects {threads} threads at a barrier, not whole warps")
+            text = f"expects {threads} threads at a barrier, not whole warps"
+            self.hazard("barrier", text, fix=_FIX_THREADS)
         if group.mask is not None:
             missing = batch.alive[group.rows] & ~group.mask
             if missing.any():
@@ -59,25 +73,25 @@ class OrderPart(MachineBase):
             gone = np.isin(batch.block_of[group.index], blocks)
             if gone.any():
                 text = "waits at a barrier of the whole block, of which some threads have ended"
-                self.hazard("barrier", text, where=gone[:, None])
+                self.hazard("barrier", text, where=gone[:, None], fix=_FIX_ENDED)
 
     def _check_arrival(self, index: Array, number: int, threads: int | None) -> None:
         crowded = self.barriers.overfull(index, number, threads)
         rows = np.isin(self.group.index, index[crowded])
         if rows.any():
             text = f"is one of more warps at barrier {number} than it counts"
-            self.hazard("barrier", text, where=rows[:, None])
+            self.hazard("barrier", text, where=rows[:, None], fix=_FIX_COUNT)
         again = self.barriers.already_arrived(index, number)
         rows = np.isin(self.group.index, index[again])
         if rows.any() and self.group.mask is None:
             text = f"arrives twice at barrier {number} before it completed"
-            self.hazard("barrier", text, where=rows[:, None])
+            self.hazard("barrier", text, where=rows[:, None], fix=_FIX_TWICE)
         need = self.barriers.needed(index, threads)
         other = self.barriers.expected_elsewhere(index, number)
         rows = np.isin(self.group.index, index[(other != 0) & (other != need)])
         if rows.any():
             text = f"expects another number of threads at barrier {number} than those before it"
-            self.hazard("barrier", text, where=rows[:, None])
+            self.hazard("barrier", text, where=rows[:, None], fix=_FIX_COUNT)
 
     def require_converged(self, *, whole: bool) -> None:
         """Report lanes that are missing at an instruction for all lanes of a warp together.
@@ -97,7 +111,8 @@ class OrderPart(MachineBase):
 
     def _partial(self, text: str) -> None:
         mask = self.active
-        self.hazard("barrier", text, where=mask & ~mask.all(axis=1, keepdims=True))
+        partial = mask & ~mask.all(axis=1, keepdims=True)
+        self.hazard("barrier", text, where=partial, fix=_FIX_LANES)
 
     def sync_lanes(self, mask: Array) -> None:
         group = self.group
@@ -115,10 +130,12 @@ class OrderPart(MachineBase):
                 "barrier",
                 "names lanes that have ended",
                 where=np.asarray(gone.any(axis=1, keepdims=True)),
+                fix=_FIX_MASK,
             )
         unnamed = lanes & ~named[:, np.arange(LANES), np.arange(LANES)]
         if unnamed.any():
-            self.hazard("barrier", "synchronises lanes without naming its own", where=unnamed)
+            text = "synchronises lanes without naming its own"
+            self.hazard("barrier", text, where=unnamed, fix=_FIX_MASK)
         go_on = self.lane_sync.arrive(group.index, lanes, asked)
         self.batch.clocks.lanes.meet(group.index[go_on])
         self.hold("lanes", ~go_on)
@@ -149,7 +166,7 @@ class OrderPart(MachineBase):
         twice = self.cluster_barriers.twice(index)
         if twice.any():
             text = "arrives at the cluster's barrier again before it has waited for it"
-            self.hazard("barrier", text, where=twice[:, None])
+            self.hazard("barrier", text, where=twice[:, None], fix=_FIX_CLUSTER)
         self.free("cluster", self.cluster_barriers.arrive(index, release))
 
     def cluster_wait(self, *, acquire: bool) -> None:
@@ -157,7 +174,7 @@ class OrderPart(MachineBase):
         early = self.cluster_barriers.early(index)
         if early.any():
             text = "waits at the cluster's barrier without having arrived"
-            self.hazard("barrier", text, where=early[:, None])
+            self.hazard("barrier", text, where=early[:, None], fix=_FIX_CLUSTER)
         go_on = self.cluster_barriers.wait(index, acquire)
         self.hold("cluster", ~go_on, again=True)
 
@@ -169,4 +186,5 @@ class OrderPart(MachineBase):
         missing = ~np.take_along_axis(group.mask, lanes, axis=1)
         if missing.any():
             bad = missing if where is None else missing & where
-            self.hazard("barrier", "reads from a lane that does not take part", where=bad)
+            text = "reads from a lane that does not take part"
+            self.hazard("barrier", text, where=bad, fix=_FIX_LANES)

@@ -220,5 +220,5 @@ class MbarrierUse:
         at = int(which.argmax())
         self._reporter.at_thread(
             "barrier", access.pc, int(access.row[at]), int(access.lane[at]), text,
-            address=int(access.address[at]), fix=fix,
+            place=self._reporter.places.mbarrier(int(access.address[at])), fix=fix,
         )  # fmt: skip

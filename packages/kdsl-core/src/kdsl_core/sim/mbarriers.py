@@ -119,6 +119,11 @@ class Mbarriers:
         """The batch's block of each mbarrier."""
         return np.asarray(self.offset // max(self._batch.shared_stride, 1))
 
+    def of_agent(self, cluster: int, agent: int) -> int:
+        """The mbarrier whose transfers a column of a cluster's clocks stands for, −1 for none."""
+        mine = (self.agent == agent) & (self._batch.clocks.cluster[self.maker] == cluster)
+        return int(mine.argmax()) if mine.any() else -1
+
     def address(self, number: int) -> int:
         """The address of an mbarrier in its block."""
         return int(self.offset[number]) % max(self._batch.shared_stride, 1) + SHARED_BASE

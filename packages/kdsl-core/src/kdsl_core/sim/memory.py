@@ -30,22 +30,27 @@ class Buffer:
     @property
     def span(self) -> tuple[int, int]:
         """The virtual addresses [low, high) between its first and last byte."""
-        low, high = _reach(self.array)
+        low, high = reach(self.array)
         return self.address + low, self.address + high
 
-    def coordinate(self, address: int) -> tuple[int, ...] | None:
-        """The element that holds the byte at `address`; None when no element does."""
+    def coordinate(self, address: int, *, beyond: bool = False) -> tuple[int, ...] | None:
+        """The element that holds the byte at `address`; None when no element does.
+
+        With `beyond`, the one that would if the mode of the largest stride had no ends.
+        """
         rest = address - self.address
         found = [0] * self.array.ndim
         for mode in sorted(range(self.array.ndim), key=lambda i: -abs(self.array.strides[i])):
             stride, extent = self.array.strides[mode], self.array.shape[mode]
-            if stride and extent > 1:
-                found[mode] = min(max(int(rest // stride), 0), extent - 1)
+            if stride and (extent > 1 or beyond):
+                index = int(rest // stride)
+                found[mode] = index if beyond else min(max(index, 0), extent - 1)
                 rest -= found[mode] * stride
+                beyond = False
         return tuple(found) if 0 <= rest < self.array.itemsize else None
 
 
-def _reach(array: np.ndarray[Any, Any]) -> tuple[int, int]:
+def reach(array: np.ndarray[Any, Any]) -> tuple[int, int]:
     """Bytes from element 0 to the first byte and behind the last byte of an array."""
     if array.size == 0:
         return 0, 0
@@ -70,7 +75,7 @@ class GlobalMemory:
         base = array
         while isinstance(base.base, np.ndarray):
             base = base.base
-        low, high = _reach(base)
+        low, high = reach(base)
         if id(base) not in self._bases:
             self._bases[id(base)] = (base, self._next)
             end = self._next + (high - low) + 2 * _GUARD

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Literal, TypeAlias
 
 import numpy as np
 
 from kdsl_core.errors import ArgumentError
-from kdsl_core.ir import Kernel, TensorMap, flatten
+from kdsl_core.ir import Kernel, Param, TensorMap, flatten
 from kdsl_core.ir.cost import Cost
 from kdsl_core.ir.flat import FlatProgram
 from kdsl_core.ir.protocols import Array
@@ -17,12 +17,13 @@ from kdsl_core.sim.batch import Batch, cluster_order
 from kdsl_core.sim.counters import Counters
 from kdsl_core.sim.flights import wgmma_registers
 from kdsl_core.sim.global_access import GlobalAccess
-from kdsl_core.sim.hazards import Findings, Hazard, checks_of
+from kdsl_core.sim.hazards import Findings, checks_of
 from kdsl_core.sim.machine import SimMachine
 from kdsl_core.sim.memory import Buffer, GlobalStore
-from kdsl_core.sim.profile import Profile, profile_of
+from kdsl_core.sim.profile import profile_of
 from kdsl_core.sim.progress import Progress
 from kdsl_core.sim.reporting import Reporter
+from kdsl_core.sim.result import Result
 from kdsl_core.sim.scheduler import Budget, Scheduler
 from kdsl_core.sim.written import written_parameters
 
@@ -34,14 +35,6 @@ MAP_BASE = 0x6000_0000_0000  # where parameters that are tensor maps have their 
 MAP_BYTES = 128
 
 Given: TypeAlias = "int | float | TensorMap"
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a run found and counted; the arrays of its buffers hold what it wrote."""
-
-    hazards: tuple[Hazard, ...]
-    profile: Profile
 
 
 def run(
@@ -89,7 +82,7 @@ def run(
     finally:
         bar.close()
         launch.store.write_back()
-    return Result(tuple(launch.findings.hazards), profile_of(launch.counters, costs))
+    return launch.result(costs)
 
 
 _WORDS = {
@@ -130,11 +123,28 @@ class _Launch:
         instructions = self.program.instructions
         self.counters = Counters(instructions)
         self.reporter = Reporter(kernel, instructions, self.store, self.findings)
-        written = written_parameters(kernel)
-        addresses = [_address(params[p.name]) for p in kernel.params if p.name in written]
+        names = written_parameters(kernel)
+        written = [param for param in kernel.params if param.name in names]
+        self.written = tuple(dict.fromkeys(map(_tensor_of, written)))
+        addresses = [_address(params[param.name]) for param in written]
         found = [self.store.find(a, a + 1) for a in addresses]
         allocations = list({id(a): a for a in found if a is not None}.values())
         self.memory = GlobalAccess(self.store, self.reporter, allocations)
+
+    def result(self, costs: Callable[[], Sequence[Cost]] | None) -> Result:
+        """What all batches found and counted."""
+        size = [
+            " × ".join(str(n) for n in shape if n > 1) or "1"
+            for shape in (self.grid, self.kernel.block_dim)
+        ]
+        return Result(
+            f"{self.kernel.name}, {size[0]} block{'s' * (size[0] != '1')} of {size[1]} threads",
+            self.written,
+            self.findings.hazards,
+            self.findings.allowed,
+            profile_of(self.counters, costs),
+            partial(self.findings.allowances.unused, self.program.instructions),
+        )
 
     def batches(self, rng: np.random.Generator | None) -> list[Array]:
         """Linear block numbers, a batch at a time."""
@@ -164,6 +174,13 @@ class _Launch:
         for param in self.kernel.params:
             machine.registers.set_uniform(param.value, self.words[param.name])
         Scheduler(self.program, machine, self.counters, budget, rng).run()
+
+
+def _tensor_of(param: Param) -> str:
+    """The name of the tensor behind a pointer or a tensor map."""
+    if param.map is not None:
+        return param.map.tensor
+    return param.tensor[0] if param.tensor else param.name
 
 
 def _address(param: Given) -> int:

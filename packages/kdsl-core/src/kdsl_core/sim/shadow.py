@@ -171,6 +171,10 @@ class SharedShadow:
         for done in self._bulk_reads.finish(finished):
             self._note_read(done.access, done.granules)
 
+    def completes_at(self, entry: int) -> int:
+        """The mbarrier of the transfer whose entry this is, −1 when it is not known."""
+        return self._writes.barrier_of(entry)
+
     def unfinished_bulk_reads(self) -> list[Access]:
         """Reads of the TMA unit that nobody has waited for."""
         return self._bulk_reads.threads()
@@ -231,7 +235,7 @@ class SharedShadow:
         entry = (entry & ~SEVERAL) | agent << AGENT_SHIFT
         matrix = agent >= clocks.warps
         return [
-            Conflict(code, thread[which], entry[which], did)
+            Conflict(code, thread[which], entry[which], did, None, granule[which], read.shape[1])
             for code, which, did in (
                 ("race", ~mine & ~matrix, "read"),
                 ("inflight", matrix, "multiplies"),

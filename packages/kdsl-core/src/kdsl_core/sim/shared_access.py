@@ -10,6 +10,7 @@ import numpy as np
 from kdsl_core.ir.protocols import Array
 from kdsl_core.sim.access import Access
 from kdsl_core.sim.batch import RANK_SHIFT, SHARED_BASE, Batch
+from kdsl_core.sim.conflict_words import REFILLS
 from kdsl_core.sim.entries import Conflict, entry_thread
 from kdsl_core.sim.lifetimes import Lifetimes
 from kdsl_core.sim.memory import gather, scatter, update_in_turn
@@ -80,7 +81,7 @@ class SharedAccess:
         if self.shadow is None:
             return
         found, within = self.shadow.write(access, offset, flight)
-        self._report(access, found, "writes")
+        self._report(access, found, "writes" if flight is None else REFILLS)
         if within is not None:
             stays = (gather(self._batch.shared, offset, access.size) == data).all(axis=1)
             self._report(access, [self._of_other_value(access, within, stays)], "writes")
@@ -120,7 +121,8 @@ class SharedAccess:
         self._check_barriers(access, offset, "reads")
         if self.shadow:
             read = self.shadow.read_matrix if matrix else self.shadow.read_in_bulk
-            self._report(access, read(access, offset, group), "reads")
+            verb = "starts a wgmma that reads" if matrix else "starts a copy from"
+            self._report(access, read(access, offset, group), verb)
         return gather(self._batch.shared, offset, access.size)
 
     def finish_bulk_reads(self, finished: Array) -> None:
@@ -187,4 +189,4 @@ class SharedAccess:
         agent = self._batch.clocks.local[access.row[within.at]]
         agents = np.array([entry_thread(entry)[0] for entry in within.entry.tolist()])
         real = (agents != agent) | ~stays[within.at]
-        return Conflict("race", within.at[real], within.entry[real], "wrote")
+        return within.take(real)

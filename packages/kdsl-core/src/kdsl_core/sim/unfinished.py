@@ -81,6 +81,14 @@ class UnfinishedWrites:
             changed.append(replace(writes, barrier=np.where(mine, new, writes.barrier)))
         self._waiting = changed
 
+    def barrier_of(self, entry: int) -> int:
+        """The mbarrier at which the newest writes of an entry complete, or `NO_BARRIER`."""
+        for writes in reversed(self._waiting):
+            which = writes.entry == entry
+            if which.any():
+                return int(writes.barrier[which.argmax()])
+        return NO_BARRIER
+
     def _split(self, is_done: Callable[[Writes], Array]) -> list[Writes]:
         done, waiting = [], []
         for writes in self._waiting:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kdsl_core.dtypes import f32
@@ -64,12 +64,9 @@ class SplitCall(KernelCall):
             sum_parts, grid=shares.grid, block=THREADS, args=(parts, result, *extras),
             kwargs={"epilogue": self.tail, **shares.statics}, **options,
         )  # fmt: skip
-        inputs = first.outputs[:_OPERANDS]
-        return kd.Simulated(
-            (*inputs, *second.outputs[1:]),
-            (*first.hazards, *second.hazards),
-            first.profile + second.profile,
-        )
+        names = (*first.names[:_OPERANDS], *second.names[1:])
+        outputs = (*first.outputs[:_OPERANDS], *second.outputs[1:])
+        return replace(first.followed_by(second), outputs=outputs, names=names)
 
     def specs(self) -> Sequence[Any]:
         """The array arguments of the first launch as `kd.spec`s."""
