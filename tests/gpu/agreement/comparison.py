@@ -93,5 +93,5 @@ def is_nan(values: Array, dtype: DType) -> Array:
     """Which elements are NaN, in one dimension."""
     if not dtype.is_float:
         return np.zeros(values.size, bool)
-    with np.errstate(invalid="ignore"):
-        return np.isnan(np.ascontiguousarray(values).reshape(-1).astype(np.float64))
+    with np.errstate(invalid="ignore"):  # a signalling NaN
+        return np.isnan(np.ascontiguousarray(values).reshape(-1))
