@@ -51,9 +51,8 @@ class Ended:
     def line(self) -> str:
         """One line of the table."""
         what = ", ".join(f"{count} {word}" for word, count in self.tests.items() if count)
-        return (
-            f"{self.name:<32} {self.outcome:<14} {self.seconds:>6.1f} s  {what or self.end[-60:]}"
-        )
+        said = what or self.end.rpartition("\n")[2][-60:]
+        return f"{self.name[:32]:<32} {self.outcome[:14]:<14} {self.seconds:>6.1f} s  {said}"
 
     def record(self) -> dict[str, Any]:
         """As JSON has it."""

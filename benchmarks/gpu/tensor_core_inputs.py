@@ -84,8 +84,7 @@ def _with_infinities(rng: np.random.Generator, dtype: DType, shape: tuple[int, .
     """Normal numbers, a tenth of them zero, and a few infinities where the type has them."""
     values = rng.standard_normal(shape) * (rng.random(shape) > 0.1)
     if dtype is not e4m3:
-        infinite = rng.random(shape) < 0.03
-        values = np.where(infinite, np.copysign(np.inf, values), values)
+        values = np.where(_few(rng, shape), np.copysign(np.inf, values), values)
     return _cast(values, dtype)
 
 
@@ -95,7 +94,14 @@ def _with_nans(rng: np.random.Generator, dtype: DType, shape: tuple[int, ...]) -
     pool = _nan_bits(raw, dtype)
     values = _normal(rng, dtype, shape)
     chosen = pool[rng.integers(0, len(pool), shape)]
-    return np.where(rng.random(shape) < 0.01, chosen, values.view(_raw(dtype))).view(dtype.numpy)
+    return np.where(_few(rng, shape), chosen, values.view(_raw(dtype))).view(dtype.numpy)
+
+
+def _few(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """About two of a hundred elements, at least one."""
+    chosen = rng.random(shape) < 0.02
+    chosen.flat[rng.integers(chosen.size)] = True
+    return chosen
 
 
 def _raw(dtype: DType) -> Any:
