@@ -1,11 +1,13 @@
 """Records what the approximate functions of f32 give on this GPU, for a model of every bit.
 
     python3 benchmarks/gpu/record_functions.py --out recordings
+    python3 benchmarks/gpu/record_functions.py --check recordings
 
 Inputs: all f16 and all bf16 numbers, all f32 of one or two binades, random bit patterns with the
 special values. One file for each function and set of inputs holds the distances from the correctly
 rounded results (`ulps.py`); `functions.json` and the screen say how far the functions are.
-`--simulate --bits 10` runs the same in the simulator, on a part of each binade.
+`--simulate --bits 10` runs the same in the simulator, on a part of each binade. `--check` needs no
+GPU: it says how many results the simulator has wrong.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,7 @@ import numpy as np
 from ulps import Array, decode, distances, encode
 
 import kdsl_core as kd
-from kdsl_core.isa.functions import APPROX
+from kdsl_core.isa.functions import INSTRUCTIONS
 from kdsl_core.isa.math import function
 from kdsl_core.lang.scalar import Scalar
 from kdsl_core.lang.tracer import builder
@@ -32,6 +34,17 @@ from kdsl_core.lang.tracer import builder
 THREADS = 128
 MANTISSA_BITS = 23
 SEED = 20
+# What distances are counted from. It stays as it is when the simulator learns the hardware's bits.
+REFERENCES: dict[str, Callable[[Array], Array]] = {
+    "exp2": np.exp2,
+    "log2": np.log2,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "sqrt": np.sqrt,
+    "rcp": lambda x: 1 / x,
+    "tanh": np.tanh,
+    "sin": np.sin,
+    "cos": np.cos,
+}
 # function → exponents of the binades of which every number is an input
 BINADES = {
     "exp2": (-1, 0),
@@ -90,7 +103,7 @@ def special_patterns() -> Array:
 def exact(name: str, x: Array) -> Array:
     """The function in double precision."""
     with np.errstate(all="ignore"):
-        return APPROX[name][1](x.astype(np.float64))
+        return REFERENCES[name](x.astype(np.float64))
 
 
 # -- recording -------------------------------------------------------------------------------------
@@ -145,6 +158,19 @@ def recorded(path: Path) -> tuple[Array, Array]:
         return x, decode(exact(name, x), dict(stored))
 
 
+def check(folder: Path) -> int:
+    """Print how many recorded results the simulator's instructions have wrong, and give that."""
+    rows, wrong = {row.name: row for row in INSTRUCTIONS}, 0
+    for path in sorted(folder.glob("*.npz")):
+        x, got = recorded(path)
+        model = rows[f"{path.stem.partition('-')[0]}_approx"].run(x)
+        differ = model.view(np.uint32) != got.view(np.uint32)
+        nan = differ & np.isnan(model) & np.isnan(got)
+        print(f"{path.stem:<16} {len(x):>8} results, {differ.sum():>8} differ, {nan.sum()} by NaN")
+        wrong += int(differ.sum())
+    return wrong
+
+
 def results(options: argparse.Namespace) -> Iterator[tuple[str, str, Array]]:
     """(function, set, results), one launch after another."""
     for name in options.functions:
@@ -168,6 +194,7 @@ def parser() -> argparse.ArgumentParser:
     words.add_argument("--out", type=Path, default=default, help="folder for the files")
     words.add_argument("--functions", nargs="+", choices=BINADES, default=list(BINADES))
     words.add_argument("--bits", type=int, default=MANTISSA_BITS, help="of the mantissas, from 10")
+    words.add_argument("--check", type=Path, metavar="FOLDER", help="compare the simulator")
     words.add_argument("--simulate", action="store_true", help="in the simulator")
     return words
 
@@ -175,6 +202,8 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: list[str]) -> None:
     """Record, and print the table."""
     options = parser().parse_args(arguments)
+    if options.check:
+        sys.exit(1 if check(options.check) else 0)
     options.out.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         waiting = [

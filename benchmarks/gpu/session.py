@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,12 @@ SOURCES = [ROOT / "packages" / name / "src" for name in ("kdsl-core", "kdsl-runt
 WORKERS = min(8, os.cpu_count() or 1)
 CHECKED = ("cooperative", "pingpong", "cluster of two rows")  # products for the memory checker
 KINDS = ("tests", "tma_starts", "functions", "tensor_core", "memcheck")
+SMALL = {  # what is recorded in the simulator
+    "functions": ("--simulate", "--bits", "10", "--functions", "exp2"),
+    "tensor_core": ("--simulate", "--problems", "1", "--only", "SM80_16x8x16"),
+}
 NAMED_BY_COLLECTION = re.compile(r"(?P<file>tests/\S+?\.py)::|ERROR (?P<broken>tests/\S+\.py)")
+MOST_RECORDINGS = 5  # archives, so that there are seven files in all
 PACKAGES = ("numpy", "ml_dtypes", "pytest", "torch", "cuda-bindings")
 
 
@@ -52,11 +58,10 @@ class Session:
         for folder in (self.out, self.logs, self.recordings):
             folder.mkdir(parents=True, exist_ok=True)
 
-    def run(self, steps: list[Step], seconds: float) -> None:
+    def run(self, steps: list[Step], deadline: float) -> None:
         """Run the steps, and write what there is after each."""
         environment = os.environ | {"PYTHONPATH": python_path(), "PYTHONUNBUFFERED": "1"}
         environment["OUT"] = str(self.recordings)
-        deadline = time.monotonic() + seconds
         for ended in run_steps(steps, self.logs, deadline, environment):
             print(ended.line(), flush=True)
             self.ended.append(ended)
@@ -64,10 +69,8 @@ class Session:
 
     def write(self) -> None:
         """The table and the archives."""
-        left_out = [
-            *pack(self.recordings, self.out, "recordings"),
-            *pack(self.logs, self.out, "logs")[:20],
-        ]
+        left_out = pack(self.recordings, self.out, "recordings", MOST_RECORDINGS)
+        left_out += pack(self.logs, self.out, "logs", 1)
         table = {
             "machine": self.facts,
             "steps": [step.record() for step in self.ended],
@@ -84,17 +87,15 @@ class Session:
         return rows
 
     def show(self) -> None:
-        """The short table."""
-        print("\n" + "\n".join(ended.line() for ended in self.ended))
+        """What differs and what failed, and last the short table."""
+        print()
         for row in self.agreement():
             if row["differ"] or row["payloads"]:
-                print(
-                    "  {tests}: {family}: {differ} of {lanes} differ, {payloads} NaN bits".format(
-                        **row
-                    )
-                )
+                counts = "{differ} of {lanes} differ, {payloads} NaN bits".format(**row)
+                print(f"{row['tests']}: {row['family']}: {counts}")
         for name in [name for ended in self.ended for name in ended.failed]:
-            print(f"  failed: {name}")
+            print(f"failed: {name}")
+        print("\n".join(ended.line() for ended in self.ended))
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
@@ -144,33 +145,29 @@ def memory_checker(session: Session) -> Step:
     return Step("memcheck", [*command, f"--junitxml={junit}", *ids], 120, 50, junit)
 
 
+def script(name: str, *words: str, limit: float = 90, least: float = 60) -> Step:
+    """A script of this folder."""
+    return Step(name, [sys.executable, str(HERE / f"{name}.py"), *words], limit, least)
+
+
 def steps_of(session: Session, options: argparse.Namespace) -> list[Step]:
     """All steps in order."""
-    mark, functions, tensor_core = "gpu", ["--out", "functions"], ["--out", "tensor_core.npz"]
-    if options.simulate:
-        mark, functions, tensor_core = (
-            "not gpu",
-            [*functions, "--simulate"],
-            [*tensor_core, "--simulate"],
-        )
-        functions += ["--bits", "10", "--functions", "exp2"]
-        tensor_core += ["--problems", "1", "--only", "SM80_16x8x16"]
-    for words in (functions, tensor_core):
-        words[1] = str(session.recordings / words[1])
-    python = sys.executable
-    made = {
-        "tests": tests(session, mark, options.tests, 150) if "tests" in options.only else [],
-        "tma_starts": [Step("tma_starts", [python, f"{HERE}/tma_starts.py"], 90, 30)],
-        "functions": [
-            Step("functions", [python, f"{HERE}/record_functions.py", *functions], 90, 60)
+    small = SMALL if options.simulate else {}
+    mark = "not gpu" if options.simulate else "gpu"
+    folder, file = (session.recordings / name for name in ("functions", "tensor_core.npz"))
+    made: dict[str, Callable[[], list[Step]]] = {
+        "tests": lambda: tests(session, mark, options.tests, 150),
+        "tma_starts": lambda: [script("tma_starts", least=30)],
+        "functions": lambda: [
+            script("record_functions", "--out", str(folder), *small.get("functions", ()))
         ],
-        "tensor_core": [
-            Step("tensor_core", [python, f"{HERE}/record_tensor_core.py", *tensor_core], 90, 60)
+        "tensor_core": lambda: [
+            script("record_tensor_core", "--out", str(file), *small.get("tensor_core", ()))
         ],
-        "memcheck": [memory_checker(session)],
+        "memcheck": lambda: [memory_checker(session)],
     }
-    also = [Step(command, shlex.split(command), 120, 30) for command in options.also]
-    return [step for kind in KINDS if kind in options.only for step in made[kind]] + also
+    steps = [step for kind in KINDS if kind in options.only for step in made[kind]()]
+    return steps + [Step(command, shlex.split(command), 120, 30) for command in options.also]
 
 
 def machine() -> dict[str, Any]:
@@ -209,7 +206,7 @@ def parser() -> argparse.ArgumentParser:
     words.add_argument("--seconds", type=float, default=520, help="for the whole session")
     words.add_argument("--only", nargs="+", choices=KINDS, default=KINDS, help="some of the steps")
     words.add_argument("--tests", nargs="+", default=["tests"], metavar="PATH")
-    words.add_argument("--also", nargs="+", default=[], metavar="CMD", help="commands at the end")
+    words.add_argument("--also", action="append", default=[], metavar="CMD", help="at the end")
     words.add_argument("--simulate", action="store_true", help="a small part in the simulator")
     return words
 
@@ -217,10 +214,11 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: list[str]) -> None:
     """Run everything and show the table; the exit status says whether every step ended well."""
     options = parser().parse_args(arguments)
+    deadline = time.monotonic() + options.seconds
     os.chdir(ROOT)
     with tempfile.TemporaryDirectory() as work:
         session = Session(options.out.resolve(), Path(work), machine())
-        session.run(steps_of(session, options), options.seconds)
+        session.run(steps_of(session, options), deadline)
         session.show()
         sys.exit(any(ended.outcome != "ok" for ended in session.ended))
 

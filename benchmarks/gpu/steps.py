@@ -17,8 +17,8 @@ from typing import Any
 
 MOST_NAMED = 20  # failed tests of one step
 LAST_LINES = 12
+LONGEST_LOG = 1 << 20
 LARGEST_FILE = 15 << 20
-MOST_ARCHIVES = 5
 MOST_BYTES = 60 << 20
 
 
@@ -92,6 +92,7 @@ def run_step(step: Step, limit: float, log: Path, environment: dict[str, str]) -
             outcome = "out of time"
         finally:
             end_group(process)
+    shorten(log)
     ended = Ended(step.name, command, outcome, time.monotonic() - started, end=tail(log))
     if step.junit and step.junit.exists():
         ended.tests, ended.failed = results_of(step.junit)
@@ -121,6 +122,18 @@ def results_of(junit: Path) -> tuple[dict[str, int], list[str]]:
     return counts, failed[:MOST_NAMED]
 
 
+def shorten(log: Path) -> None:
+    """Keep the end of a log that is too long."""
+    with log.open("r+b") as held:
+        size = held.seek(0, os.SEEK_END)
+        if size > LONGEST_LOG:
+            held.seek(size - LONGEST_LOG)
+            end = held.read()
+            held.seek(0)
+            held.write(end)
+            held.truncate()
+
+
 def tail(log: Path) -> str:
     """The last lines of a log."""
     lines = log.read_text(errors="replace").strip().splitlines()
@@ -129,15 +142,15 @@ def tail(log: Path) -> str:
 
 def safe(name: str) -> str:
     """A name as files may have it."""
-    return re.sub(r"[^\w.-]+", "_", name)
+    return re.sub(r"[^\w.-]+", "_", name)[:80]
 
 
 # -- packing ---------------------------------------------------------------------------------------
-def pack(folder: Path, out: Path, stem: str) -> list[str]:
-    """Archives `stem`-1.zip … of a folder's files, each below 15 MiB; gives the files left out.
+def pack(folder: Path, out: Path, stem: str, most: int) -> list[str]:
+    """At most so many archives `stem`-1.zip … of a folder's files; gives the files left out.
 
-    Large files come first into the first archive with room. Nothing is compressed twice: recordings
-    are compressed already, and other files are small.
+    Large files come first, into the first archive with room. Sizes are those before compression,
+    for recordings are compressed already.
     """
     bins: list[list[Path]] = []
     sizes: list[int] = []
@@ -147,7 +160,7 @@ def pack(folder: Path, out: Path, stem: str) -> list[str]:
         size = path.stat().st_size + 512  # the archive's own entry
         place = next((i for i, held in enumerate(sizes) if held + size <= LARGEST_FILE), len(bins))
         new = place == len(bins)
-        if size > LARGEST_FILE or sum(sizes) + size > MOST_BYTES or place >= MOST_ARCHIVES:
+        if size > LARGEST_FILE or sum(sizes) + size > MOST_BYTES or place >= most:
             left_out.append(path.relative_to(folder).as_posix())
             continue
         if new:

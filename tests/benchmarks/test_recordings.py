@@ -12,6 +12,9 @@ import numpy as np
 import pytest
 
 import kdsl_core as kd
+from kdsl_core.errors import DriverError
+from kdsl_core.isa.functions import INSTRUCTIONS
+from kdsl_runtime import device_array
 from kdsl_runtime.assemble import assemble
 from scripts import scripts
 
@@ -24,6 +27,34 @@ def tools() -> Iterator[SimpleNamespace]:
     names = ("ulps", "record_functions", "tensor_core_inputs", "record_tensor_core")
     with scripts("gpu", *names) as found:
         yield found
+
+
+class Held(np.ndarray[Any, Any]):
+    """An array "on the GPU": a launch runs it in the simulator."""
+
+    def read(self) -> Any:
+        """The array, back on the host."""
+        return np.array(self)
+
+
+@pytest.fixture
+def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU whose memory is the host's."""
+    monkeypatch.setattr(device_array, "to_device", lambda array: array.copy().view(Held))
+
+
+def test_both_scripts_on_a_gpu(tools: Any, tmp_path: Path, fake_gpu: None) -> None:
+    """The way to the GPU and back gives the files that `--simulate` gives."""
+    for folder, more in (("gpu", []), ("simulator", ["--simulate"])):
+        out = tmp_path / folder
+        words = ["--bits", "10", "--functions", "tanh", "--out", str(out), *more]
+        tools.record_functions.main(words)
+        words = ["--problems", "1", "--only", "64x8x32_F16E4M3E5M2_RS", *more]
+        tools.record_tensor_core.main([*words, "--out", str(out / "tensor_core.npz")])
+    for path in sorted((tmp_path / "gpu").glob("*.npz")):
+        with np.load(path) as ours, np.load(tmp_path / "simulator" / path.name) as theirs:
+            assert ours.files == theirs.files and len(ours.files) > 4
+            assert all(np.array_equal(ours[key], theirs[key]) for key in ours.files)
 
 
 # -- functions -------------------------------------------------------------------------------------
@@ -40,6 +71,29 @@ def test_functions_end_to_end(tools: Any, tmp_path: Path, name: str, capsys: Any
         x, got = script.recorded(tmp_path / f"{name}-{row['inputs']}.npz")
         assert len(x) == row["lanes"] == 1024
         np.testing.assert_array_equal(got, script.measured(name, x, simulate=True))
+    assert script.check(tmp_path) == 0
+
+
+def test_every_approximate_function_is_recorded(tools: Any) -> None:
+    """The recorded functions are the instructions that there are."""
+    names = {row.name for row in INSTRUCTIONS if row.name.endswith("_approx")}
+    assert {f"{name}_approx" for name in tools.record_functions.BINADES} == names
+    assert tools.record_functions.REFERENCES.keys() == tools.record_functions.BINADES.keys()
+
+
+def test_what_the_simulator_has_wrong(tools: Any, tmp_path: Path, capsys: Any) -> None:
+    """Results that are one ulp off, and a NaN of another payload, are counted by `--check`."""
+    script = tools.record_functions
+    x = script.inputs("random", 10)
+    got = script.measured("sqrt", x, simulate=True)
+    got.view(np.uint32)[np.flatnonzero(got == 1.0)[:2]] += 1
+    got.view(np.uint32)[np.flatnonzero(np.isnan(got))[0]] = 0xFFC00001
+    row = script.record(tmp_path, "sqrt", "random", got, 10)
+    assert (row["max_ulps"], row["histogram"]["<=0"]) == (1, 1022) and "0xffc00001" in row[
+        "nan_bits"
+    ]
+    assert script.check(tmp_path) == 3
+    assert "3 differ, 1 by NaN" in capsys.readouterr().out
 
 
 def test_inputs_are_all_that_they_say(tools: Any) -> None:
@@ -132,6 +186,32 @@ def test_wrong_bits_are_found_by_class(tools: Any, recording: Path, tmp_path: Pa
     assert found[name, "normal"].differ == 1 and "(2, 3)" in found[name, "normal"].shown[0]
     assert found[name, "nans"].nan_bits == 1 and "0xfe01" in found[name, "nans"].shown[0]
     assert tools.record_tensor_core.report(changed) == 2
+
+
+def test_part_of_a_recording(tools: Any, recording: Path, tmp_path: Path) -> None:
+    """A thinner file has the groups that were named, and is checked like the whole."""
+    part, script = tmp_path / "part.npz", tools.record_tensor_core
+    script.main(["--thin", str(recording), "--only", "nans", "--out", str(part)])
+    kinds = [(check.kind, check.differ) for check in script.checks(part)]
+    assert kinds == [("nans", 0)] * 2
+
+
+def test_a_trap_keeps_what_was_recorded(tools: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    """After the GPU traps nothing more is asked; the file has the groups from before."""
+    script, path, real = (
+        tools.record_tensor_core,
+        tmp_path / "t.npz",
+        tools.record_tensor_core.products,
+    )
+
+    def traps(atom: Any, a: Any, *more: Any) -> Any:
+        if "TF32" in atom.name:
+            raise DriverError("illegal instruction", code="K803")
+        return real(atom, a, *more)
+
+    monkeypatch.setattr(script, "products", traps)
+    script.main([*FEW, "--out", str(path)])
+    assert {check.instruction for check in script.checks(path)} == {"SM80_16x8x16_F16F16F16F16_TN"}
 
 
 def test_kinds_of_problems_are_what_they_are_called(tools: Any) -> None:

@@ -7,17 +7,21 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 
+from gpu.agreement import programs
 from gpu.agreement.bounds import within_bounds
 from gpu.agreement.cases import CASES
 from gpu.agreement.comparison import Array, Outcome, compared, summed
 from gpu.agreement.programs import Dim3, simulator
 from kdsl_core.dtypes import bf16, u32
 from kdsl_core.ir import Kernel
+from kdsl_runtime import device_array, driver, launch
 
 TESTS = Path(__file__).parents[1]
 SUITE = """
@@ -32,10 +36,10 @@ def test_wrong(request):
 """
 
 
-def test_file_has_the_sums_of_all_workers(tmp_path: Path) -> None:
+def test_file_has_the_sums_of_what_workers_note(tmp_path: Path) -> None:
     """A row for each family, also from tests that failed, is in the file and on the screen."""
     (tmp_path / "test_suite.py").write_text(SUITE, encoding="utf-8")
-    command = [sys.executable, "-m", "pytest", "-n2", "-p", "agreement_table"]
+    command = [sys.executable, "-m", "pytest", "-n1", "-p", "agreement_table"]
     command += ["-p", "no:cacheprovider", "--agreement-json", "table.json"]
     paths = [str(TESTS), os.environ.get("PYTHONPATH", "")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
@@ -43,6 +47,45 @@ def test_file_has_the_sums_of_all_workers(tmp_path: Path) -> None:
     rows = [Outcome.of_record(row) for row in json.loads((tmp_path / "table.json").read_text())]
     assert rows == [Outcome("lanes", 1, 7), Outcome("mma", 3, 110, 3, 2, 0.5, ("three",))]
     assert "mma                       3         110       3" in done.stdout, done.stdout
+
+
+class FakeDevice:
+    """A GPU that runs kernels in the simulator: memory is the host's, its address the array's."""
+
+    target = "sm_90a"
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.arrays: dict[int, Array] = {}
+        self.launches: list[tuple[Any, ...]] = []
+        monkeypatch.setattr(driver, "device", lambda index: self)
+        monkeypatch.setattr(device_array, "to_device", self.hold)
+        monkeypatch.setattr(launch, "load", lambda kernel: SimpleNamespace(launch=self.run(kernel)))
+        monkeypatch.setattr(programs, "emit", lambda kernel, target: kernel)
+
+    def hold(self, array: Array) -> Any:
+        """A copy "on the GPU"."""
+        copy = array.copy()
+        self.arrays[id(copy)] = copy
+        return SimpleNamespace(pointer=id(copy), read=copy.copy)
+
+    def run(self, kernel: Kernel) -> Any:
+        """What launches a kernel."""
+
+        def start(grid: Dim3, block: Dim3, pointers: list[int], cluster: Dim3 | None) -> None:
+            names = [param.name for param in kernel.params]
+            given = {n: self.arrays[p] for n, p in zip(names, pointers, strict=True)}
+            self.launches.append((grid, block, cluster))
+            simulator(kernel, grid, given)
+
+        return start
+
+
+def test_way_to_the_gpu_and_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runner hands arrays over by name, launches with grid, block and cluster, reads back."""
+    device, case = FakeDevice(monkeypatch), CASES["specials"]
+    expected, got = (case.outputs("specials", runner) for runner in (simulator, programs.gpu))
+    assert device.launches == [((4, 3, 2), (8, 4, 2), (2, 1, 1))] and got.any()
+    np.testing.assert_array_equal(got, expected)
 
 
 def flips_a_bit(kernel: Kernel, grid: Dim3, arrays: dict[str, Array]) -> None:

@@ -213,7 +213,7 @@ def barriers(p: Parts) -> None:
         barrier_sync(b)
         mbarrier.wait(b, at, Const(u32, 0))
         done = mbarrier.test_wait(b, at, Const(u32, 0))
-        open_ = mbarrier.test_wait(b, at, Const(u32, 1))
+        open_ = mbarrier.test_wait(b, at, Const(u32, 1), suspend=False)
         flags = [select(b, flag, Const(u32, 1), Const(u32, 0)) for flag in (done, open_)]
         p.out(*load(b, "shared", p.own, u32, 4), *flags, at=32 * turn)
         barrier_sync(b)
