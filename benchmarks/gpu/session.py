@@ -115,12 +115,15 @@ def python_path() -> str:
 
 # -- the steps -------------------------------------------------------------------------------------
 def files_with_tests(mark: str, paths: list[str]) -> Counter[str]:
-    """How many tests of a mark each file has; one for a file that cannot be imported."""
+    """How many tests of a mark each file has; one for a file that cannot be imported.
+
+    Where collection fails as a whole these are the paths, so that their step shows why.
+    """
     command = [sys.executable, "-m", "pytest", "--collect-only", "-m", mark, *paths]
-    environment = os.environ | {"PYTHONPATH": python_path()}
-    told = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-    named = (NAMED_BY_COLLECTION.match(line) for line in told.stdout.splitlines())
-    return Counter(match["file"] or match["broken"] for match in named if match)
+    told = said(*command, environment=os.environ | {"PYTHONPATH": python_path()})
+    named = (NAMED_BY_COLLECTION.match(line) for line in told.splitlines())
+    found = Counter(match["file"] or match["broken"] for match in named if match)
+    return found or Counter(dict.fromkeys(paths, WORKERS))
 
 
 def tests(session: Session, mark: str, paths: list[str], limit: float) -> list[Step]:
@@ -128,7 +131,7 @@ def tests(session: Session, mark: str, paths: list[str], limit: float) -> list[S
     found = files_with_tests(mark, paths)
     steps = []
     for name in sorted(found, key=lambda name: ("agreement" not in name, name)):
-        stem = safe(str(Path(name).relative_to("tests").with_suffix("")))
+        stem = safe(name.removeprefix("tests/").removesuffix(".py"))
         junit, table = (session.logs / f"{stem}.{kind}" for kind in ("junit.xml", "agreement.json"))
         command = [sys.executable, "-m", "pytest", "-m", mark, "-n", str(min(WORKERS, found[name]))]
         command += [f"--junitxml={junit}", f"--agreement-json={table}", name]
@@ -189,13 +192,15 @@ def machine() -> dict[str, Any]:
     }
 
 
-def said(*command: str) -> str:
-    """The first line that a command prints, or nothing."""
+def said(*command: str, environment: dict[str, str] | None = None) -> str:
+    """What a command prints; nothing where it cannot run or hangs."""
     try:
-        told = subprocess.run(command, capture_output=True, text=True, timeout=20)
-    except OSError:
+        told = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60
+        )
+    except (OSError, subprocess.TimeoutExpired):
         return ""
-    return told.stdout.partition("\n")[0]
+    return told.stdout.strip()
 
 
 def parser() -> argparse.ArgumentParser:

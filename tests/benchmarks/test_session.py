@@ -139,6 +139,13 @@ def test_what_collection_says(tools: Any) -> None:
     assert match("no tests collected (3 deselected) in 0.02s") is None
 
 
+def test_collection_that_fails_is_a_step(tools: Any, tmp_path: Path) -> None:
+    """Paths in which nothing is found are run all the same, so that the table shows it."""
+    session = tools.session.Session(tmp_path / "out", tmp_path / "work", {})
+    (step,) = tools.session.tests(session, "gpu", ["tests/no_such_file.py"], 60)
+    assert step.name == "no_such_file" and step.command[-1] == "tests/no_such_file.py"
+
+
 def test_a_session_in_the_simulator(tools: Any, tmp_path: Path, capsys: Any) -> None:
     """Tests, recordings and another command: the table, the logs and what was recorded."""
     out = tmp_path / "out"
@@ -173,7 +180,7 @@ def test_a_session_in_the_simulator(tools: Any, tmp_path: Path, capsys: Any) -> 
 def test_agreement_is_shown_with_its_tests(tools: Any, tmp_path: Path, capsys: Any) -> None:
     """Rows of all files are in one table, and those that differ are shown at the end."""
     session = tools.session.Session(tmp_path / "out", tmp_path / "work", {})
-    row = {"family": "mma", "cases": 1, "lanes": 9, "differ": 2, "payloads": 1, "ulps": 0}
+    row = {"family": "mma", "cases": 1, "lanes": 9, "differ": 2, "payloads": 1, "used": 0}
     (session.logs / "gpu_test_a.agreement.json").write_text(json.dumps([row]))
     (session.logs / "gpu_test_b.agreement.json").write_text("[")
     session.show()

@@ -287,6 +287,10 @@ def finite(dtype: DType) -> tuple[DType, ...]:
     return (dtype,) * (8 if dtype is f64 else WORDS)
 
 
+def _mma_case(shape: MmaShape) -> Case:
+    return Case("mma", product_of(shape), words_of(shape), grid=(32, 1, 1))
+
+
 _ATOMIC_TYPES = dict.fromkeys(dtype for dtypes in ATOMICS.values() for dtype in dtypes)
 
 CASES: dict[str, Case] = {
@@ -303,5 +307,5 @@ CASES: dict[str, Case] = {
     "sends": Case("bulk", sends, cluster=(2, 1, 1)),
     **{f"moves {t}": Case("memory", moves(t)) for t in ALL_DTYPES},
     **{f"atomic {t}": Case("atomic", alone(t), finite(t)) for t in _ATOMIC_TYPES},
-    **{s.text.split("aligned.")[1]: Case("mma", product_of(s), words_of(s)) for s in MMA_SHAPES},
+    **{s.text.split("aligned.")[1]: _mma_case(s) for s in MMA_SHAPES},
 }

@@ -1,4 +1,4 @@
-"""What two machines gave for the same inputs, counted: lanes, differences, NaN payloads, ulps."""
+"""What two machines gave for the same inputs, counted: lanes, differences, payloads of NaN."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Outcome:
     """One line of the table of agreement, or the sum of several of one family.
 
     `differ` counts results with other bits, but for NaN against NaN of another payload, which
-    `payloads` counts. `ulps` is the largest distance of approximate results, `shown` some cases
-    that differ.
+    `payloads` counts. `used` is the largest share of its bound that an approximation needs, `shown`
+    some of what differs.
     """
 
     family: str
@@ -30,7 +30,7 @@ class Outcome:
     lanes: int = 0
     differ: int = 0
     payloads: int = 0
-    ulps: float = 0.0
+    used: float = 0.0
     shown: tuple[str, ...] = ()
 
     def __add__(self, other: Outcome) -> Outcome:
@@ -40,7 +40,7 @@ class Outcome:
             self.lanes + other.lanes,
             self.differ + other.differ,
             self.payloads + other.payloads,
-            max(self.ulps, other.ulps),
+            max(self.used, other.used),
             (*self.shown, *other.shown)[:MOST_SHOWN],
         )
 
