@@ -65,6 +65,11 @@ class Row:
     divides: bool = False
     approximate: str = ""
 
+    @property
+    def moves(self) -> bool:
+        """Whether it moves bits only, so that those of a NaN must arrive as well."""
+        return self.family in ("pack", "convert, bits") or self.name.startswith("select")
+
 
 def families() -> Iterator[tuple[str, Instruction]]:
     """Every regular instruction with its family."""
