@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from execution import Executor
+from gpu.agreement.comparison import Array, compared, note
+from kdsl_core.dtypes import dtype_of
 
-pytest_plugins = ("traps",)
+pytest_plugins = ("traps", "agreement_table")
 
 GOLDEN = Path(__file__).parent / "golden"
 _written = pytest.StashKey[list[str]]()
@@ -62,7 +64,14 @@ def has_gpu() -> bool:
 @pytest.fixture(params=["simulator", pytest.param("gpu", marks=pytest.mark.gpu)])
 def execute(request: pytest.FixtureRequest) -> Executor:
     """Runs kernels in the simulator; once more, where there is a GPU, on both."""
-    return Executor(gpu=request.param == "gpu")
+    family = request.path.stem.removeprefix("test_").removesuffix("_gpu")
+
+    def noted(simulated: Array, measured: Array, exact: bool) -> None:
+        dtype, name = dtype_of(simulated.dtype), request.node.name
+        which = family if exact else f"{family}, approximate"
+        note(request, [compared(which, name, simulated, measured, dtype)])
+
+    return Executor(gpu=request.param == "gpu", note=noted)
 
 
 @pytest.fixture

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+
+Array: TypeAlias = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
 class Executor:
-    """Launches kernels for a test; `gpu` says that the GPU must agree with the simulator."""
+    """Launches kernels for a test; `gpu` says that the GPU must agree with the simulator.
+
+    `note` is told what the two gave and whether bits must be equal, before that is asserted.
+    """
 
     gpu: bool
+    note: Callable[[Array, Array, bool], None] = lambda simulated, measured, exact: None
 
     def __call__(
         self,
@@ -24,7 +30,7 @@ class Executor:
         ulps: float = 0.0,
         cluster: Any = None,
         **statics: Any,
-    ) -> list[np.ndarray[Any, Any]]:
+    ) -> list[Array]:
         """The arrays after the launch, in copies; array arguments stay as they are.
 
         Units: `ulps` is how far, relative to the type's epsilon, the GPU's floats may be from the
@@ -33,22 +39,19 @@ class Executor:
         launch = kernel.configure(grid=grid, block=block, cluster=cluster)
         return self.run(lambda *held: launch(*held, **statics), *arrays, ulps=ulps)
 
-    def run(
-        self, action: Callable[..., Any], *arrays: Any, ulps: float = 0.0
-    ) -> list[np.ndarray[Any, Any]]:
+    def run(self, action: Callable[..., Any], *arrays: Any, ulps: float = 0.0) -> list[Array]:
         """The arrays after `action(*arrays)`, which may launch several kernels on them."""
         simulated = [_copy(array) for array in arrays]
         action(*simulated)
         if self.gpu:
             for ours, theirs in zip(simulated, _on_gpu(action, arrays), strict=True):
                 if isinstance(ours, np.ndarray):
+                    self.note(ours, theirs, ulps == 0)
                     assert_agree(ours, theirs, ulps)
         return [array for array in simulated if isinstance(array, np.ndarray)]
 
 
-def assert_agree(
-    simulated: np.ndarray[Any, Any], measured: np.ndarray[Any, Any], ulps: float
-) -> None:
+def assert_agree(simulated: Array, measured: Array, ulps: float) -> None:
     """Equal bits, or floats within `ulps` of the type's epsilon times their size."""
     same = simulated.tobytes() == measured.tobytes()
     if same or ulps == 0:
@@ -60,7 +63,7 @@ def assert_agree(
     np.testing.assert_allclose(other, wide, rtol=ulps * epsilon, atol=ulps * epsilon)
 
 
-def _bits(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _bits(array: Array) -> Array:
     dense = np.ascontiguousarray(array)
     return dense.view(np.uint8).reshape(*array.shape, -1).astype(np.int16).sum(axis=-1)
 
@@ -75,7 +78,7 @@ def _copy(array: Any) -> Any:
     return dense if stored.shape == array.shape else np.broadcast_to(dense, array.shape)
 
 
-def _stored(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _stored(array: Array) -> Array:
     """One element of each mode that is broadcast, all of the others."""
     return array[tuple(slice(1) if step == 0 else slice(None) for step in array.strides)]
 
@@ -83,7 +86,7 @@ def _stored(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 class _Strided:
     """A transposed or broadcast view of a dense array on the GPU."""
 
-    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+    def __init__(self, array: Array) -> None:
         from kdsl_runtime.device_array import to_device
 
         stored = _stored(array)
@@ -101,7 +104,7 @@ class _Strided:
         strides = tuple(step if size == extent else 0 for extent, (size, step) in wanted)
         return replace(info, shape=self.shape, strides=strides)
 
-    def read(self) -> np.ndarray[Any, Any]:
+    def read(self) -> Array:
         """The array, back on the host."""
         return np.broadcast_to(self.base.read().transpose(self.back), self.shape)
 

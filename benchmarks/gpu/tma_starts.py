@@ -7,8 +7,10 @@ Prints for each type and start whether the box arrived right, wrong, or ended th
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import ml_dtypes
@@ -19,6 +21,7 @@ from kdsl_runtime.device_array import to_device
 
 ROWS, LINE, THREADS = 8, 32, 32
 TYPES = {"u8": np.uint8, "bf16": ml_dtypes.bfloat16, "f32": np.float32}
+AT_ONCE = 8  # processes; a trap ends its own context only
 STARTS = (0, 1, 2, 4, 8, 16, 24, -1, -8, -16, 60, 64, 80)
 
 
@@ -68,9 +71,11 @@ def main() -> None:
     """Print the table, or answer for one start."""
     if len(sys.argv) == 3:
         sys.exit(0 if loads_right(TYPES[sys.argv[1]], int(sys.argv[2])) else 1)
-    for name in TYPES:
-        for start in STARTS:
-            print(f"{name:<5} starts at {start:>4}: {outcome(name, start)}", flush=True)
+    asked = list(itertools.product(TYPES, STARTS))
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        answers = pool.map(lambda case: outcome(*case), asked)
+        for (name, start), answer in zip(asked, answers, strict=True):
+            print(f"{name:<5} starts at {start:>4}: {answer}", flush=True)
 
 
 if __name__ == "__main__":

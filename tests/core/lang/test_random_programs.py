@@ -11,6 +11,7 @@ import pytest
 
 import kdsl_core as kd
 from core.lang.programs import Program
+from execution import Executor
 
 LANES = 32
 PROGRAMS = 60
@@ -41,14 +42,14 @@ def _loop(*bounds: Any) -> Iterator[np.int32]:
 
 
 @pytest.mark.parametrize("seed", range(PROGRAMS))
-def test_kernel_and_python_agree(seed: int) -> None:
+def test_kernel_and_python_agree(execute: Executor, seed: int) -> None:
     """Each lane computes what Python computes with 32-bit integers."""
     function = _function(seed)
     x = np.arange(LANES, dtype=np.int32)
     y = x * 7 % 11
     out = np.zeros(LANES, np.int32)
     try:
-        per_lane[1, LANES](x, y, out, kd.func(function))
+        out = execute(per_lane, 1, LANES, x, y, out, program=kd.func(function))[2]
     except kd.StagingError as refusal:
         # A jump out of an unrolled loop under a condition of the kernel is refused, not guessed.
         assert refusal.code == "K327"

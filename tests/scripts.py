@@ -1,0 +1,26 @@
+"""Scripts of `benchmarks/`, which import each other by their bare names."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+FOLDER = Path(__file__).parents[1] / "benchmarks"
+
+
+@contextmanager
+def scripts(folder: str, *names: str) -> Iterator[SimpleNamespace]:
+    """The scripts of a folder below `benchmarks/` as modules."""
+    path, before = str(FOLDER / folder), set(sys.modules)
+    sys.path.insert(0, path)
+    try:
+        yield SimpleNamespace(**{name: importlib.import_module(name) for name in names})
+    finally:
+        sys.path.remove(path)
+        for name in set(sys.modules) - before:
+            if str(getattr(sys.modules[name], "__file__", "")).startswith(path):
+                del sys.modules[name]
