@@ -50,13 +50,8 @@ def median_seconds(run: Callable[[Any], Any], prepare: Callable[[], Any]) -> flo
 
 def fresh_trace(bound: Bound) -> Traced:
     """The trace of the GEMM before the passes, by a kernel that remembers nothing."""
-    return trace(
-        gemm_sm80.staged,
-        gemm_sm80.signature,
-        gemm_sm80._classified(bound),
-        bound.statics,
-        block=(BUILT.threads, 1, 1),
-    )
+    needed = gemm_sm80.specialised(bound, (BUILT.threads, 1, 1), None)
+    return trace(gemm_sm80.staged, gemm_sm80.signature, needed)
 
 
 def build_figures() -> dict[str, float]:

@@ -25,6 +25,16 @@ _HOME = {
     "KdslCacheWarning": "cache",
     "default_cache": "cache",
     "DeviceArray": "device_array",
+    "Freeze": "frozen",
+    "KdslFrozenWarning": "frozen",
+    "freeze": "frozen",
+    "thaw": "frozen",
+    "KdslRecordWarning": "recording",
+    "Recording": "recording",
+    "record": "recording",
+    "Manifest": "manifest",
+    "Sample": "manifest",
+    "Variant": "manifest",
     "Event": "streams",
     "Stream": "streams",
     "require_driver": "driver",
@@ -35,6 +45,8 @@ _HOME = {
     "run": "launch",
     "Toolchain": "toolchain",
     "find_toolchain": "toolchain",
+    "build_manifest": "warming",
+    "warm_up": "warming",
 }
 _MODULES = ("arrays", "assemble", "cache", "doctor", "driver", "launch", "metrics", "toolchain")
 

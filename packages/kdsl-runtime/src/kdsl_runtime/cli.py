@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -15,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import kdsl_runtime
-from kdsl_core.errors import CacheError, KdslError
+from kdsl_core.errors import CacheError
+from kdsl_runtime.cli_errors import reported as _reported
+from kdsl_runtime.cli_manifest import merge, warmup
 
 if TYPE_CHECKING:
     from kdsl_runtime.cache import DiskCache
@@ -24,23 +24,14 @@ _STYLES = {"ok": "green", "warning": "yellow", "failure": "red"}
 _SIGNS = {"ok": "✓", "warning": "!", "failure": "✗"}
 
 
-def _reported(command: Callable[..., None]) -> Callable[..., None]:
-    """Show an error of kdsl as its paragraph, without a stack trace; exit code 1."""
-
-    @functools.wraps(command)
-    def run(*arguments: Any, **options: Any) -> None:
-        try:
-            command(*arguments, **options)
-        except KdslError as problem:
-            raise click.ClickException(str(problem)) from problem
-
-    return run
-
-
 @click.group()
 @click.version_option(kdsl_runtime.__version__, prog_name="kdsl")
 def main() -> None:
     """Kernels in Python: what works here, and what was built."""
+
+
+main.add_command(warmup)
+main.add_command(merge)
 
 
 @main.command()
