@@ -17,7 +17,8 @@ import kdsl_runtime as kr
 from kdsl_core.errors import ArgumentError, BuildError
 from kdsl_runtime import driver, metrics, warming
 from kdsl_runtime.cli import main
-from kdsl_runtime.warming import Outcome, build_manifest, build_variant
+from kdsl_runtime.outcomes import Outcome
+from kdsl_runtime.warming import build_manifest, build_variant
 from runtime import served
 
 

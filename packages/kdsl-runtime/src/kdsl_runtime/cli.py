@@ -14,8 +14,8 @@ import click
 
 import kdsl_runtime
 from kdsl_core.errors import CacheError
+from kdsl_runtime import cli_manifest, cli_pins
 from kdsl_runtime.cli_errors import reported as _reported
-from kdsl_runtime.cli_manifest import merge, warmup
 
 if TYPE_CHECKING:
     from kdsl_runtime.cache import DiskCache
@@ -30,8 +30,8 @@ def main() -> None:
     """Kernels in Python: what works here, and what was built."""
 
 
-main.add_command(warmup)
-main.add_command(merge)
+for command in (*cli_manifest.COMMANDS, *cli_pins.COMMANDS):
+    main.add_command(command)
 
 
 @main.command()

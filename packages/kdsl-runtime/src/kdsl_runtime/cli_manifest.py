@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -15,8 +15,8 @@ from kdsl_runtime.cli_errors import reported
 
 if TYPE_CHECKING:
     from kdsl_runtime.manifest import Manifest
-    from kdsl_runtime.warming import Outcome
 
+Step = TypeVar("Step")
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
@@ -35,11 +35,8 @@ def warmup(manifests: tuple[Path, ...], jobs: int | None, target: str | None) ->
 
     wanted = read(manifests)
     wanted = wanted.for_target(target) if target else wanted
-    failures = [
-        outcome
-        for outcome in _watched(build_manifest(wanted, jobs or os.cpu_count() or 1), len(wanted))
-        if outcome.problem
-    ]
+    builds = build_manifest(wanted, jobs or os.cpu_count() or 1)
+    failures = [outcome for outcome in watched(builds, len(wanted), "building") if outcome.problem]
     for outcome in failures:
         click.echo(f"\n{outcome.variant}\n{outcome.problem}", err=True)
     click.echo(f"{len(wanted) - len(failures)} of {len(wanted)} kernels are built")
@@ -63,14 +60,22 @@ def read(paths: tuple[Path, ...]) -> Manifest:
     """The manifests in files, merged; modules that they name are found in the current folder."""
     from kdsl_runtime.manifest import Manifest
 
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    use_current_folder()
     return reduce(Manifest.__or__, map(Manifest.load, paths))
 
 
-def _watched(outcomes: Iterator[Outcome], total: int) -> Iterator[Outcome]:
-    """The outcomes, with a bar that moves for each."""
+def use_current_folder() -> None:
+    """Find modules in the current folder, as `python -m` does."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+
+
+def watched(steps: Iterator[Step], total: int, what: str) -> Iterator[Step]:
+    """The steps, with a bar that moves for each."""
     from rich.console import Console
     from rich.progress import track
 
-    yield from track(outcomes, "building", total=total, console=Console(stderr=True))
+    yield from track(steps, what, total=total, console=Console(stderr=True))
+
+
+COMMANDS = (warmup, merge)

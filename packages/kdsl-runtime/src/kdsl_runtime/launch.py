@@ -11,7 +11,7 @@ from typing import Any
 
 from kdsl_core.errors import ArgumentError, BuildError
 from kdsl_core.lang import watch
-from kdsl_runtime import driver, metrics
+from kdsl_runtime import driver, locking, metrics
 from kdsl_runtime.arrays import current_stream
 from kdsl_runtime.assemble import AssembleOptions, ResourceReport
 from kdsl_runtime.builds import build, key_of
@@ -154,7 +154,7 @@ def load(
     `origin` is the kernel and the specialisation that it is the PTX of.
 
     Threads: safe. Memory: allowed during graph capture, but slow; load before.
-    Raises: BuildError, ResourceError, DriverError.
+    Raises: BuildError (K743 and K744 in a locked process), ResourceError, DriverError.
     """
     toolchain = toolchain or default_toolchain()
     options = options or AssembleOptions()
@@ -165,6 +165,7 @@ def load(
     if found is None:
         _check_target(module, device)
         image, report = _image(module, toolchain, options, cache, origin)
+        locking.verify(module, image, origin)
         loaded = _load_on_device(module, image, report, device)
         with _guard:
             found = _loaded.setdefault(place, loaded)

@@ -2,69 +2,29 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
 
-from kdsl_core.errors import BuildError, KdslError
+from kdsl_core.errors import BuildError
 from kdsl_runtime import driver
 from kdsl_runtime.builds import build
-from kdsl_runtime.cache import Entry
 from kdsl_runtime.launch import load
 from kdsl_runtime.manifest import Manifest, Variant
+from kdsl_runtime.outcomes import Outcome, attempted, work_on
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What became of one variant: `problem` is the error's paragraph, empty when there is none."""
-
-    variant: Variant
-    problem: str = ""
-
-
-def build_variant(variant: Variant) -> Entry:
-    """The cache entry of a variant; needs no GPU.
+def build_variant(variant: Variant) -> None:
+    """Put a variant's machine code into the cache; needs no GPU.
 
     Raises: KdslError, and whatever the author's module raises.
     """
-    return build(variant.module())
+    origin = variant.function(), variant.specialisation()
+    build(variant.module(), origin=origin)
 
 
 def build_manifest(manifest: Manifest, jobs: int = 1) -> Iterator[Outcome]:
-    """Build every variant, and say of each what became of it, in the order in which they end.
-
-    With `jobs` above 1 that many processes of this Python do it; they find modules where this one
-    does. One variant's error does not keep the others from being built.
-    """
-    if jobs <= 1 or len(manifest) <= 1:
-        for variant in manifest:
-            yield attempted(variant, build_variant)
-        return
-    # A forked process would inherit the locks of this one's threads.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(jobs, len(manifest)), mp_context=context) as pool:
-        tasks = {pool.submit(attempted, variant, build_variant): variant for variant in manifest}
-        for task in as_completed(tasks):
-            try:
-                yield task.result()
-            except BrokenProcessPool as problem:
-                yield Outcome(tasks[task], f"the process that built it died: {problem}")
-
-
-def attempted(variant: Variant, work: Callable[[Variant], Any]) -> Outcome:
-    """The outcome of `work(variant)`, whatever it raises: a module's author may raise anything."""
-    with ThreadPoolExecutor(1) as thread:
-        problem = thread.submit(work, variant).exception()
-    if problem is None:
-        return Outcome(variant)
-    told = (
-        str(problem) if isinstance(problem, KdslError) else f"{type(problem).__name__}: {problem}"
-    )
-    return Outcome(variant, told)
+    """Build every variant, in `jobs` processes, and say of each what became of it as they end."""
+    return work_on(manifest.variants, build_variant, jobs)
 
 
 def warm_up(manifest: Manifest | str | os.PathLike[str], device: int = 0) -> int:

@@ -9,6 +9,8 @@ from typing import Any
 import tomlkit
 from tomlkit.items import AoT, Table
 
+_LONG = 40  # characters of a list that get a line each
+
 
 def document(head: str, version: int, name: str, tables: Sequence[Mapping[str, Any]]) -> str:
     """A file of `[[name]]` tables under a comment and a version, in the order given."""
@@ -26,7 +28,8 @@ def document(head: str, version: int, name: str, tables: Sequence[Mapping[str, A
 
 def _table(values: Mapping[str, Any]) -> Table:
     table = tomlkit.table()
-    for name, value in values.items():
+    # What follows a table in TOML belongs to it, so tables come last.
+    for name, value in sorted(values.items(), key=lambda item: isinstance(item[1], Mapping)):
         table.add(name, _table(value) if isinstance(value, Mapping) else _item(value))
     table.add(tomlkit.nl())
     return table
@@ -34,6 +37,5 @@ def _table(values: Mapping[str, Any]) -> Table:
 
 def _item(value: Any) -> Any:
     if isinstance(value, Sequence) and not isinstance(value, str):
-        long = any(isinstance(part, str) for part in value)
-        return tomlkit.item(list(value)).multiline(long)
+        return tomlkit.item(list(value)).multiline(sum(len(str(part)) for part in value) > _LONG)
     return tomlkit.item(value)
