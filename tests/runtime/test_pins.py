@@ -22,6 +22,7 @@ from kdsl_core.lang.tensor_class import TensorClass
 from kdsl_runtime import launch, locking, metrics
 from kdsl_runtime.cli import main
 from kdsl_runtime.pins import Severity, changes, compare, rebuilt, report_of
+from kdsl_runtime.pins.cubin import instructions
 from kdsl_runtime.pins.digest import digest_of
 from kdsl_runtime.pins.sample_data import canonical_bytes, numbers, tensor
 from kdsl_runtime.toolchain import open_toolchain, toolchain_named
@@ -182,7 +183,8 @@ PIN_CHANGES = {
     Severity.SPILLS: {"spill_bytes": 8},
     Severity.PERFORMANCE: {"measured": {"gpu": kr.pins.Measured(12.0, 0.5)}},
     Severity.RESOURCES: {"registers": 200},
-    Severity.BINARY: {"cubin": "1" * 64},
+    Severity.BINARY: {"instructions": "1" * 64},
+    Severity.CONTAINER: {"cubin": "1" * 64},
 }
 
 
@@ -206,6 +208,19 @@ def test_changes_by_severity(severity: Severity, pinned: kr.Pin, tmp_path: Path)
     kr.Lock([pinned]).save("a.lock")
     kr.Lock([replace(pinned, **PIN_CHANGES[severity])]).save("b.lock")
     assert str(severity) in run("check", "a.lock", "--against", "b.lock", code=int(severity))
+
+
+def test_instructions_without_notes() -> None:
+    """Line tables are no instructions; another optimisation is; other images are taken whole."""
+    module = scaled().module()
+    plain, lined, slow = (
+        kr.build(module, options=options).payload
+        for options in (None, kr.AssembleOptions(line_info=True), kr.AssembleOptions(0))
+    )
+    assert plain != lined and instructions(plain) == instructions(lined)
+    assert instructions(plain) != instructions(slow)
+    assert instructions(plain).startswith(b".text.scaled\0")
+    assert instructions(b"CUBE") == b"CUBE"
 
 
 def test_noise_is_no_change(pinned: kr.Pin) -> None:
@@ -349,6 +364,7 @@ def test_the_environment_locks_too(load, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 DIGEST = """
+from kdsl_runtime.pins.cubin import instructions
 from kdsl_runtime.pins.digest import digest_of
 from kdsl_runtime import Manifest
 print(*(digest_of(variant).value for variant in Manifest.load("m.toml")))

@@ -17,7 +17,7 @@ from kdsl_runtime.cli_manifest import FILE, read, use_current_folder, watched
 if TYPE_CHECKING:
     from kdsl_runtime.pins import Lock, Report
 
-_LEVELS = ("binary", "resources", "performance", "spills", "numerics", "broken")
+_LEVELS = ("container", "binary", "resources", "performance", "spills", "numerics", "broken")
 _JOBS = click.option(
     "-j", "--jobs", type=click.IntRange(min=1), help="Processes (default: one a core)."
 )
@@ -78,8 +78,9 @@ def check(
 ) -> None:  # fmt: skip
     """Build what a lock pins again, and print what changed, the worst first.
 
-    Exit codes: 0 nothing changed, 3 binary, 4 resources, 5 performance, 6 spills, 7 numerics, 8 a
-    kernel that cannot be built any more. With --fail-on, lesser changes are 0 too.
+    Exit codes: 0 nothing changed, 3 PTX or cubin but no instruction, 4 instructions, 5 resources,
+    6 performance, 7 spills, 8 numerics, 9 a kernel that cannot be built any more. With --fail-on,
+    lesser changes are 0 too.
     """
     from kdsl_runtime.pins import Lock, Severity, compare
 

@@ -13,12 +13,13 @@ from kdsl_runtime.pins.pinning import Pin
 class Severity(enum.IntEnum):
     """How much a change matters; the number is the exit code of `kdsl check`."""
 
-    BINARY = 3
-    RESOURCES = 4
-    PERFORMANCE = 5
-    SPILLS = 6
-    NUMERICS = 7
-    BROKEN = 8
+    CONTAINER = 3
+    BINARY = 4
+    RESOURCES = 5
+    PERFORMANCE = 6
+    SPILLS = 7
+    NUMERICS = 8
+    BROKEN = 9
 
     def __str__(self) -> str:
         return self.name.lower()
@@ -41,7 +42,8 @@ _BY_SEVERITY = (
     (Severity.NUMERICS, ("numerics",)),
     (Severity.SPILLS, ("spill_bytes",)),
     (Severity.RESOURCES, ("registers", "stack_bytes", "shared_bytes")),
-    (Severity.BINARY, ("cubin", "ptx")),
+    (Severity.BINARY, ("instructions",)),
+    (Severity.CONTAINER, ("cubin", "ptx")),
 )
 
 

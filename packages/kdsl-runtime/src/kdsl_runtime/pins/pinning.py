@@ -14,6 +14,7 @@ from kdsl_core.lang import watch
 from kdsl_runtime.assemble import AssembleOptions, ResourceReport
 from kdsl_runtime.builds import build
 from kdsl_runtime.manifest import Variant
+from kdsl_runtime.pins.cubin import instructions
 from kdsl_runtime.pins.digest import Digest, digest_of
 from kdsl_runtime.toolchain import Toolchain, default_toolchain
 
@@ -30,7 +31,8 @@ class Measured:
 class Pin:
     """A variant and what became of it.
 
-    `ptx`, `cubin` and `numerics` are sha256; `numerics` is empty where there is no digest.
+    `ptx`, `cubin`, `instructions` (of the cubin) and `numerics` are sha256; `numerics` is empty
+    where there is no digest.
     `measured` is by device name.
 
     Units: `registers` per thread, all others in bytes; `shared_bytes` static and dynamic.
@@ -43,6 +45,7 @@ class Pin:
     options: tuple[str, ...]
     ptx: str
     cubin: str
+    instructions: str
     registers: int
     spill_bytes: int
     stack_bytes: int
@@ -73,6 +76,7 @@ class Pin:
 
 _FACTS: dict[str, Any] = {
     "kdsl": str, "toolchain": str, "toolchain_id": str, "options": tuple, "ptx": str, "cubin": str,
+    "instructions": str,
     "registers": int, "spill_bytes": int, "stack_bytes": int, "shared_bytes": int, "numerics": str,
 }  # fmt: skip
 
@@ -102,6 +106,7 @@ def pin(variant: Variant, toolchain: Toolchain | None = None, *, numerics: bool 
         options=tuple(AssembleOptions().arguments()),
         ptx=sha256(module.text.encode()),
         cubin=sha256(entry.payload),
+        instructions=sha256(instructions(entry.payload)),
         registers=report.registers,
         spill_bytes=report.spill_stores + report.spill_loads,
         stack_bytes=report.stack,
