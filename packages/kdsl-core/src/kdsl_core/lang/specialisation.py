@@ -52,8 +52,9 @@ class Specialisation(NamedTuple):
     ) -> Specialisation:
         """The specialisation with these values for the trace-time arguments."""
         # 1, 1.0 and True are equal keys of a dict, and different code.
-        items = tuple((name, type(value), value) for name, value in statics.items())
-        return cls(classes, items, block, cluster)
+        items = tuple([(name, type(value), value) for name, value in statics.items()])
+        # At every launch: the class's own constructor costs as much as all the rest.
+        return tuple.__new__(cls, (classes, items, block, cluster))
 
     def __str__(self) -> str:
         parts = [str(item) for item in self.classes]
