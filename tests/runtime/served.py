@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import kdsl_core as kd
+from kdsl_core.atoms import shared_operand
 
 FACTOR = 2
 OPTIONS = {"shift": 1}
@@ -69,3 +70,11 @@ def copied(x: kd.Tensor["i32", "n"], y: kd.Tensor["i32", "n"]):
 def broken(x: kd.Tensor["i32", "n"]):
     """A kernel whose trace fails."""
     raise RuntimeError("the author's meta code failed")
+
+
+@kd.kernel
+def walked(x: kd.Tensor["bf16", "n h w c"]):
+    """One TMA load of a convolution's pixels."""
+    shared = kd.smem(kd.bf16, shared_operand("bf16", (128, 128)))
+    load = kd.tma_im2col(x, shared[..., 0], lower=(-1, -1), upper=(-1, -1), strides=(2, 1))
+    load(shared[..., 0], (0, 4, 5, 64), (1, 2), kd.mbarrier())

@@ -14,7 +14,7 @@ import click
 
 import kdsl_runtime
 from kdsl_core.errors import CacheError
-from kdsl_runtime import cli_manifest, cli_pins
+from kdsl_runtime import cli_export, cli_manifest, cli_pins
 from kdsl_runtime.cli_errors import reported as _reported
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def main() -> None:
     """Kernels in Python: what works here, and what was built."""
 
 
-for command in (*cli_manifest.COMMANDS, *cli_pins.COMMANDS):
+for command in (*cli_manifest.COMMANDS, *cli_pins.COMMANDS, *cli_export.COMMANDS):
     main.add_command(command)
 
 
