@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -138,6 +139,31 @@ def test_a_recorded_run_warms_up(tmp_path: Path) -> None:
     served.copied.traced(variant.specialisation())
     with kr.freeze():
         launch()
+
+
+def test_launches_on_a_gpu_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first launch loads, for its specialisation; each one is recorded, loaded or not."""
+    origins: list[Any] = []
+
+    def load(module: Any, device: int, *, origin: Any) -> Any:
+        origins.append(origin)
+        return SimpleNamespace(launch=lambda *arguments: None)
+
+    host = SimpleNamespace(
+        common_device=lambda arrays: ("cuda", 0),
+        driver=SimpleNamespace(device=lambda index: SimpleNamespace(target="sm_80")),
+        load=load,
+        launch_stream=lambda arrays, device: 0,
+    )
+    monkeypatch.setattr("kdsl_core.lang.launch.runtime", lambda why: host)
+    array = replace(kd.spec("i32", 64), device=("cuda", 0))
+    served.copied.clear()
+    served.copied[2, 32](array, array)
+    with kr.record(target="sm_80") as recording:
+        served.copied[2, 32](array, array)
+    assert recording.manifest() == kr.Manifest([copied()])
+    assert origins == [(served.copied, copied().specialisation())]
+    served.copied.clear()
 
 
 def test_kernels_without_a_name_are_warned_of() -> None:

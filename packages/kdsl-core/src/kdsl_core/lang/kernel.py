@@ -133,7 +133,7 @@ class KernelFunction:
 
     def specialisations(self) -> list[Specialisation]:
         """Those that were traced in this process."""
-        return [specialisation for specialisation, kept in self._traces.items() if kept]
+        return [needed for needed, kept in list(self._traces.items()) if kept]
 
     def clear(self) -> None:
         """Forget what was traced, so that the next use traces again."""
