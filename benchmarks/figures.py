@@ -56,13 +56,8 @@ def median_seconds(run: Callable[[Any], Any], prepare: Callable[[], Any]) -> flo
 
 def fresh_trace(kernel: Any, bound: Bound) -> Traced:
     """The trace of a GEMM before the passes, by a kernel that remembers nothing."""
-    return trace(
-        kernel.staged,
-        kernel.signature,
-        kernel._classified(bound),
-        bound.statics,
-        block=(BUILT[kernel].threads, 1, 1),
-    )
+    needed = kernel.specialised(bound, (BUILT[kernel].threads, 1, 1), None)
+    return trace(kernel.staged, kernel.signature, needed)
 
 
 def build_figures(kernel: Any) -> dict[str, float]:

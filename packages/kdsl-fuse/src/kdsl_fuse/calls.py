@@ -59,6 +59,10 @@ def broadcast(read: Operand, shape: Shape) -> Operand:
     return Operand(read.value, read.dtype, shape, strides, read.transpose)
 
 
+Needed = tuple[Any, Any]
+"""A kernel and the specialisation of it that a launch needs."""
+
+
 class Preparation:
     """What a kernel needs besides its launch: nothing, unless a kernel's own class says otherwise.
 
@@ -72,6 +76,10 @@ class Preparation:
     def strides(self, read: Operand) -> tuple[int, ...]:
         """The strides in which the kernel finds an operand."""
         return read.strides
+
+    def needs(self, reads: Sequence[Operand]) -> list[Needed]:
+        """What `operands` launches, for operands at multiples of 16 bytes."""
+        return []
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,6 +186,13 @@ class KernelCall:
             for x in (output, *self.extras)
         )
         return [*operands, output_spec, *extras]
+
+    def needs(self) -> list[Needed]:
+        """The kernels of all launches that `run` makes, for arrays at multiples of 16 bytes."""
+        own = self.kernel.specialisation(
+            *self.specs(), block=self.block, cluster=self.cluster, **self.statics
+        )
+        return [*self.preparation.needs(self.operands), (self.kernel, own)]
 
     @property
     def header(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from kdsl_fuse.origin import line_of, locate
 from kdsl_fuse.patterns import Options
 from kdsl_fuse.reasons import Reason
 from kdsl_fuse.rewrites import ALL_REWRITES
+
+if TYPE_CHECKING:
+    from kdsl_runtime import Manifest
 
 Values = dict[str, Any]
 
@@ -87,6 +90,22 @@ class Plan:
         from kdsl_fuse.report import explain
 
         return explain(self)
+
+    def keys(self) -> list[str]:
+        """The specialisations that a run builds, as text, for arrays at multiples of 16 bytes."""
+        needed = (pair for call in self.calls for pair in call.needs())
+        return list(dict.fromkeys(f"{kernel.signature.name}{key}" for kernel, key in needed))
+
+    def manifest(self) -> Manifest:
+        """The same for the plan's target, to warm up with (`kdsl warmup`); needs kdsl-runtime.
+
+        Raises: ArgumentError K732 and K733 for a kernel or an epilogue of the caller's own that
+        has no import path.
+        """
+        from kdsl_runtime import Manifest, Variant
+
+        needed = (pair for call in self.calls for pair in call.needs())
+        return Manifest(Variant.of(*pair, self.options.target) for pair in needed)
 
     def run(self, *inputs: Any) -> Any:
         """Compute the outputs: NumPy arrays in the simulator, CUDA arrays on their GPU.

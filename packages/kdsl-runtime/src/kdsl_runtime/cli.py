@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -15,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import kdsl_runtime
-from kdsl_core.errors import CacheError, KdslError
+from kdsl_core.errors import CacheError
+from kdsl_runtime import cli_export, cli_manifest, cli_pins
+from kdsl_runtime.cli_errors import reported as _reported
 from kdsl_runtime.inspect_options import inspect_options
 
 if TYPE_CHECKING:
@@ -25,23 +25,14 @@ _STYLES = {"ok": "green", "warning": "yellow", "failure": "red"}
 _SIGNS = {"ok": "✓", "warning": "!", "failure": "✗"}
 
 
-def _reported(command: Callable[..., None]) -> Callable[..., None]:
-    """Show an error of kdsl as its paragraph, without a stack trace; exit code 1."""
-
-    @functools.wraps(command)
-    def run(*arguments: Any, **options: Any) -> None:
-        try:
-            command(*arguments, **options)
-        except KdslError as problem:
-            raise click.ClickException(str(problem)) from problem
-
-    return run
-
-
 @click.group()
 @click.version_option(kdsl_runtime.__version__, prog_name="kdsl")
 def main() -> None:
     """Kernels in Python: what works here, and what was built."""
+
+
+for command in (*cli_manifest.COMMANDS, *cli_pins.COMMANDS, *cli_export.COMMANDS):
+    main.add_command(command)
 
 
 @main.command()

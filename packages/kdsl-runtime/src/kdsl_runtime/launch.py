@@ -10,7 +10,8 @@ from types import ModuleType
 from typing import Any
 
 from kdsl_core.errors import ArgumentError, BuildError
-from kdsl_runtime import driver, metrics
+from kdsl_core.lang import watch
+from kdsl_runtime import driver, locking, metrics
 from kdsl_runtime.arrays import current_stream
 from kdsl_runtime.assemble import AssembleOptions, ResourceReport
 from kdsl_runtime.builds import build, key_of
@@ -146,11 +147,14 @@ def load(
     toolchain: Toolchain | None = None,
     options: AssembleOptions | None = None,
     cache: Cache | None = None,
+    origin: watch.Origin | None = None,
 ) -> LoadedKernel:
     """`module` on `device`: from this process's table, the cache, or assembled now.
 
+    `origin` is the kernel and the specialisation that it is the PTX of.
+
     Threads: safe. Memory: allowed during graph capture, but slow; load before.
-    Raises: BuildError, ResourceError, DriverError.
+    Raises: BuildError (K743 and K744 in a locked process), ResourceError, DriverError.
     """
     toolchain = toolchain or default_toolchain()
     options = options or AssembleOptions()
@@ -160,7 +164,8 @@ def load(
     found = _loaded.get(place)
     if found is None:
         _check_target(module, device)
-        image, report = _image(module, key, toolchain, options, cache)
+        image, report = _image(module, toolchain, options, cache, origin)
+        locking.verify(module, image, origin)
         loaded = _load_on_device(module, image, report, device)
         with _guard:
             found = _loaded.setdefault(place, loaded)
@@ -186,12 +191,16 @@ def run(
 
 
 def _image(
-    module: PtxModule, key: str, toolchain: Toolchain, options: AssembleOptions, cache: Cache | None
+    module: PtxModule,
+    toolchain: Toolchain,
+    options: AssembleOptions,
+    cache: Cache | None,
+    origin: watch.Origin | None,
 ) -> tuple[bytes, ResourceReport | None]:
     if toolchain.is_driver_jit:
         check_block(module, module.target)
         return module.text.encode(), None
-    entry = build(module, toolchain=toolchain, options=options, cache=cache)
+    entry = build(module, toolchain=toolchain, options=options, cache=cache, origin=origin)
     return entry.payload, ResourceReport.from_json(entry.metadata["report"])
 
 

@@ -15,6 +15,8 @@ _NAMES = (
     "bad_entries",
     "evictions",
     "kernels_loaded",
+    "late_builds",
+    "pin_mismatches",
 )
 _lock = threading.Lock()
 _values: dict[str, float] = dict.fromkeys(_NAMES, 0)

@@ -15,15 +15,15 @@ from kdsl_runtime import driver
 _MOST_KEPT = 4096
 _NO_STRIDE = 16
 # The element's bytes are what counts, and its type where the unit fills, converts or reduces.
-_TYPES = {
+TYPES = {
     "f64": "FLOAT64", "f32": "FLOAT32", "tf32": "TFLOAT32", "f16": "FLOAT16", "bf16": "BFLOAT16",
     "e4m3": "UINT8", "e5m2": "UINT8", "boolean": "UINT8", "i8": "UINT8", "u8": "UINT8",
     "i16": "UINT16", "u16": "UINT16", "i32": "INT32", "u32": "UINT32", "i64": "INT64",
     "u64": "UINT64",
 }  # fmt: skip
-_SWIZZLES = {0: "NONE", 32: "32B", 64: "64B", 128: "128B"}
-_PROMOTIONS = {0: "NONE", 64: "L2_64B", 128: "L2_128B", 256: "L2_256B"}
-_FILLS = {"zeros": "NONE", "nan": "NAN_REQUEST_ZERO_FMA"}
+SWIZZLES = {0: "NONE", 32: "32B", 64: "64B", 128: "128B"}
+PROMOTIONS = {0: "NONE", 64: "L2_64B", 128: "L2_128B", 256: "L2_256B"}
+FILLS = {"zeros": "NONE", "nan": "NAN_REQUEST_ZERO_FMA"}
 
 
 @lru_cache(maxsize=_MOST_KEPT)
@@ -68,7 +68,7 @@ def _encode_im2col(bindings: ModuleType, described: TensorMap, words: tuple[Any,
 
 def _memory(bindings: ModuleType, described: TensorMap) -> tuple[Any, ...]:
     """Type, rank, address, sizes and strides, the driver's first arguments."""
-    word = _TYPES[described.shape.dtype.name]
+    word = TYPES[described.shape.dtype.name]
     kind = getattr(bindings.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{word}")
     sizes = [bindings.cuuint64_t(size) for size in described.sizes]
     # The driver wants a pointer to strides even where a vector has none.
@@ -83,9 +83,9 @@ def _choices(bindings: ModuleType, described: TensorMap) -> tuple[Any, ...]:
     return (
         _u32(bindings, steps),
         bindings.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-        _word(bindings.CUtensorMapSwizzle, "SWIZZLE", _SWIZZLES, shape.swizzle),
-        _word(bindings.CUtensorMapL2promotion, "L2_PROMOTION", _PROMOTIONS, shape.promotion),
-        _word(bindings.CUtensorMapFloatOOBfill, "FLOAT_OOB_FILL", _FILLS, shape.fill),
+        _word(bindings.CUtensorMapSwizzle, "SWIZZLE", SWIZZLES, shape.swizzle),
+        _word(bindings.CUtensorMapL2promotion, "L2_PROMOTION", PROMOTIONS, shape.promotion),
+        _word(bindings.CUtensorMapFloatOOBfill, "FLOAT_OOB_FILL", FILLS, shape.fill),
     )
 
 

@@ -72,6 +72,30 @@ def default_toolchain() -> Toolchain:
     return _searched(os.environ.get("KDSL_PTXAS"), os.environ.get("PATH"))
 
 
+def toolchain_named(name: str) -> Toolchain:
+    """The assembler at a path, or the first installed one of a version, "13.0" or "13.0.88".
+
+    Raises: BuildError K703 and K710 for a path, K742 when no installed one has the version.
+    """
+    if Path(name).is_file():
+        return open_toolchain(Path(name))
+    installed = []
+    for source, path in candidates():
+        try:
+            installed.append(open_toolchain(path, source))
+        except BuildError:
+            continue
+    for toolchain in installed:
+        if f"{toolchain.version}.".startswith(f"{name}."):
+            return toolchain
+    known = ", ".join(f"{t.version} ({t.path})" for t in installed) or "none"
+    raise BuildError(
+        f"no assembler {name}: there is no such file, and installed are {known}",
+        code="K742",
+        fix="pip install --target DIR nvidia-cuda-nvcc==VERSION, and name the ptxas in DIR",
+    )
+
+
 @functools.cache
 def _searched(named: str | None, path: str | None) -> Toolchain:
     return find_toolchain()

@@ -15,6 +15,7 @@ from kdsl_core.errors import ArgumentError
 from kdsl_core.lang.host import runtime
 from kdsl_core.lang.signature import Parameter, Signature, TensorType
 from kdsl_core.lang.spec import ArraySpec
+from kdsl_core.lang.tensor_class import TensorClass
 from kdsl_core.layout import SymInt
 
 _EMPTY = Parameter("", "static").default
@@ -48,41 +49,6 @@ class ArrayFacts(Protocol):
     @property
     def owner(self) -> Any:
         """What keeps the memory alive."""
-
-
-@dataclass(frozen=True)
-class TensorClass:
-    """What a specialisation knows of one tensor argument.
-
-    `sizes` has per mode ("", n) for a fixed size, else (name, divisor); `strides` ("", 0 or 1),
-    or ("+" or "-", divisor) by sign. `wide` says that offsets need 64 bits, `long` which sizes do.
-    """
-
-    name: str
-    dtype: DType
-    sizes: tuple[tuple[str, int], ...]
-    strides: tuple[tuple[str, int], ...]
-    align: int
-    wide: bool
-    long: tuple[bool, ...]
-
-    def __str__(self) -> str:
-        sizes = ", ".join(f"{name}%{n}" if name else str(n) for name, n in self.sizes)
-        strides = ", ".join(f"{sign}%{n}" if sign else str(n) for sign, n in self.strides)
-        wide = ", 64-bit" if self.wide else ""
-        return f"{self.name}: {self.dtype} ({sizes}):({strides}) align {self.align}{wide}"
-
-    def differences(self, other: TensorClass) -> list[str]:
-        """What another class of the same argument has otherwise, in words."""
-        pairs = (
-            ("dtype", self.dtype, other.dtype),
-            ("rank", len(self.sizes), len(other.sizes)),
-            ("sizes (name, divisor)", self.sizes, other.sizes),
-            ("strides (kind, divisor)", self.strides, other.strides),
-            ("alignment in bytes", self.align, other.align),
-            ("64-bit offsets", self.wide, other.wide),
-        )
-        return [f"{self.name}: {what} {a} and {b}" for what, a, b in pairs if a != b]
 
 
 @dataclass(frozen=True)

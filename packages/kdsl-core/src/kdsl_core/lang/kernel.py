@@ -8,12 +8,14 @@ from typing import Any, NoReturn, overload
 from kdsl_core.errors import ArgumentError
 from kdsl_core.ir import Target, target_of
 from kdsl_core.ir.printer import print_kernel
-from kdsl_core.lang import dump
-from kdsl_core.lang.arguments import Bound, TensorClass, bind, classify
+from kdsl_core.lang import dump, watch
+from kdsl_core.lang.arguments import Bound, bind, classify
 from kdsl_core.lang.dependencies import Dependencies
 from kdsl_core.lang.functions import Staged
 from kdsl_core.lang.launch import Dim3, Launch, extent
 from kdsl_core.lang.signature import Signature
+from kdsl_core.lang.specialisation import Specialisation
+from kdsl_core.lang.tensor_class import TensorClass
 from kdsl_core.lang.traced import Traced, trace
 from kdsl_core.loc import here
 from kdsl_core.passes import check_resources, check_target, optimise
@@ -44,6 +46,7 @@ class KernelFunction:
         self.__name__ = function.__name__
         self.__doc__ = function.__doc__
         self.__module__ = function.__module__
+        self.__qualname__ = function.__qualname__
         self.__wrapped__ = function
         self._traces: dict[Any, list[tuple[Dependencies, Traced]]] = {}
         self._classes: dict[Any, tuple[TensorClass, ...]] = {}
@@ -89,7 +92,11 @@ class KernelFunction:
     # -- what it becomes, without a GPU -------------------------------------------------------
     def trace(self, bound: Bound, block: Dim3, cluster: Dim3 | None = None) -> Traced:
         """The optimised IR for the class of the arguments."""
-        return self._traced(self._key(self._classified(bound), bound.statics, block, cluster))
+        return self.traced(self.specialised(bound, block, cluster))
+
+    def specialised(self, bound: Bound, block: Dim3, cluster: Dim3 | None) -> Specialisation:
+        """The specialisation that bound arguments need."""
+        return Specialisation.of(self._classified(bound), bound.statics, block, cluster)
 
     def _classified(self, bound: Bound) -> tuple[TensorClass, ...]:
         """The classes of the arrays; those whose facts passed every check before are known."""
@@ -105,40 +112,28 @@ class KernelFunction:
             self._classes[facts] = found
         return found
 
-    def _key(
-        self,
-        classes: tuple[TensorClass, ...],
-        statics: dict[str, Any],
-        block: Dim3,
-        cluster: Dim3 | None,
-    ) -> tuple[Any, ...]:
-        # 1, 1.0 and True are equal keys of a dict, and different code.
-        items = tuple((name, type(value), value) for name, value in statics.items())
-        return classes, items, block, cluster
-
-    def _traced(self, key: tuple[Any, ...]) -> Traced:
-        kept = self._traces.setdefault(key, [])
+    def traced(self, needed: Specialisation) -> Traced:
+        """The optimised IR of a specialisation; traced when it is new or what it read changed."""
+        kept = self._traces.setdefault(needed, [])
         for dependencies, traced in kept:
             if dependencies.unchanged():
                 return traced
-        classes, items, block, cluster = key
-        statics = {name: value for name, _, value in items}
-        traced = trace(
-            self.staged,
-            self.signature,
-            classes,
-            statics,
-            block=block,
-            cluster=cluster,
-            min_blocks_per_sm=self.min_blocks_per_sm,
-        )
+        for watcher in watch.watchers:
+            watcher.tracing(self, needed, [dependencies for dependencies, _ in kept])
+        min_blocks = self.min_blocks_per_sm
+        traced = trace(self.staged, self.signature, needed, min_blocks_per_sm=min_blocks)
         optimise(traced.kernel)
         if dump.wanted("ir"):
             dump.write(self.__name__, "ir", print_kernel(traced.kernel))
         # Taken afterwards: meta code may have filled a cache of its own.
-        dependencies = Dependencies(self.staged.function, statics.values())
+        statics = [value for _, _, value in needed.statics]
+        dependencies = Dependencies(self.staged.function, statics)
         kept[:] = [(dependencies, traced), *kept[: _MOST_KEPT - 1]]
         return traced
+
+    def specialisations(self) -> list[Specialisation]:
+        """Those that were traced in this process."""
+        return [needed for needed, kept in list(self._traces.items()) if kept]
 
     def clear(self) -> None:
         """Forget what was traced, so that the next use traces again."""
@@ -167,14 +162,14 @@ class KernelFunction:
     def _inspected(
         self, args: tuple[Any, ...], statics: dict[str, Any], block: Any, cluster: Any
     ) -> Traced:
-        bound = bind(self.signature, args, statics)
-        blocks = None if cluster is None else extent(cluster, "cluster")
-        return self.trace(bound, extent(block, "block"), blocks)
+        return self.traced(self.specialisation(*args, block=block, cluster=cluster, **statics))
 
     def built(self, traced: Traced, target: Target, lines: bool = False) -> PtxModule:
         """The PTX of a trace for a target."""
         module: PtxModule | None = traced.modules.get((target, lines))
         if module is None:
+            for watcher in watch.watchers:
+                watcher.emitting(self, traced, target)
             check_target(traced.kernel, target)
             check_resources(traced.kernel, target)
             module = emit(traced.kernel, target, lines=lines)
@@ -198,35 +193,31 @@ class KernelFunction:
         """
         from kdsl_core.lang.host import runtime
 
-        module = self.module(*args, target=target, block=block, cluster=cluster, **statics)
-        payload: bytes = runtime("building a cubin").build(module).payload
+        needed = self.specialisation(*args, block=block, cluster=cluster, **statics)
+        module = self.built(self.traced(needed), target_of(target))
+        payload: bytes = runtime("building a cubin").build(module, origin=(self, needed)).payload
         return payload
+
+    def specialisation(
+        self, *args: Any, block: Any, cluster: Any = None, **statics: Any
+    ) -> Specialisation:
+        """What a call with these arguments, arrays or `kd.spec`s, needs to be built."""
+        bound = bind(self.signature, args, statics)
+        blocks = None if cluster is None else extent(cluster, "cluster")
+        return self.specialised(bound, extent(block, "block"), blocks)
 
     def keys(self, *args: Any, block: Any, cluster: Any = None, **statics: Any) -> list[str]:
         """The specialisations that a call with these arguments needs, as text."""
-        bound = bind(self.signature, args, statics)
-        parts = [str(item) for item in self._classified(bound)]
-        parts += [f"{name} = {type(v).__name__} {v!r}" for name, v in bound.statics.items()]
-        sizes = f"{extent(block, 'block')}"
-        if cluster is not None:
-            sizes += f", cluster {extent(cluster, 'cluster')}"
-        return [f"{self.signature.name}[{sizes}]({'; '.join(parts)})"]
+        needed = self.specialisation(*args, block=block, cluster=cluster, **statics)
+        return [f"{self.signature.name}{needed}"]
 
     def explain_key(self, a: Sequence[Any], b: Sequence[Any], **statics: Any) -> list[str]:
         """Which arguments put two calls into different specialisations, and how."""
-        calls = [bind(self.signature, args, statics) for args in (a, b)]
-        first, second = ({c.name: c for c in self._classified(bound)} for bound in calls)
-        lines = []
-        for name in {**first, **second}:
-            if name in first and name in second:
-                lines += first[name].differences(second[name])
-            else:
-                lines.append(f"{name}: in one of the calls only")
-        for name, value in calls[0].statics.items():
-            other = calls[1].statics[name]
-            if type(value) is not type(other) or value != other:
-                lines.append(f"{name}: {value!r} and {other!r}")
-        return lines
+        first, second = (self.specialisation(*args, block=1, **statics) for args in (a, b))
+        return [
+            f"{found.name}: {found.fact} {found.before} and {found.after}"
+            for found in first.differences(second)
+        ]
 
 
 @overload

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kdsl_core.errors import ArgumentError, KdslError, ResourceError
 from kdsl_core.ir import target_of
 from kdsl_core.ir.target import MAX_THREADS_PER_BLOCK
+from kdsl_core.lang import watch
 from kdsl_core.lang.arguments import Bound, bind
 from kdsl_core.lang.host import runtime
 from kdsl_core.loc import here
@@ -102,15 +103,16 @@ class Launch:
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         bound = bind(self.kernel.signature, args, kwargs)
         grid = extent(self.grid(*args, **kwargs) if callable(self.grid) else self.grid, "grid")
+        block, cluster = extent(self.block, "block"), cluster_of(self.cluster, grid)
         if self._device(bound) == "cpu":
             from kdsl_core.lang.simulate import simulate_bound
 
-            block = extent(self.block, "block")
-            cluster = cluster_of(self.cluster, grid)
             unseen = {"profile": False}  # nobody gets to look at it
             simulate_bound(self.kernel, grid, block, bound, unseen, cluster)
         else:
-            self._on_gpu(bound, grid)
+            self._on_gpu(bound, grid, block, cluster)
+        for watcher in watch.watchers:
+            watcher.launched(self.kernel, self.kernel.specialised(bound, block, cluster))
 
     def _device(self, bound: Bound) -> str:
         places = {name: facts.device[0] for name, facts in bound.arrays.items()}
@@ -124,16 +126,16 @@ class Launch:
             )
         return kinds.pop() if kinds else "cpu"
 
-    def _on_gpu(self, bound: Bound, grid: Dim3) -> None:
+    def _on_gpu(self, bound: Bound, grid: Dim3, block: Dim3, cluster: Dim3 | None) -> None:
         host = runtime("a launch on the GPU")
         device = host.common_device(bound.arrays)[1]
-        block = extent(self.block, "block")
-        cluster = cluster_of(self.cluster, grid)
         traced = self.kernel.trace(bound, block, cluster)
         loaded = traced.loaded.get(device)
         if loaded is None:
             module = self.kernel.built(traced, target_of(host.driver.device(device).target))
-            loaded = traced.loaded[device] = host.load(module, device)
+            loaded = traced.loaded[device] = host.load(
+                module, device, origin=(self.kernel, traced.specialisation)
+            )
         stream = self.stream
         if stream is None:
             stream = host.launch_stream(bound.arrays.values(), device)

@@ -17,6 +17,7 @@ from kdsl_core.ptx.costs import costs
 
 if TYPE_CHECKING:
     from kdsl_core.lang.kernel import KernelFunction
+    from kdsl_core.lang.traced import Traced
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -82,7 +83,13 @@ def simulate_bound(
     cluster: Dim3 | None = None,
 ) -> Simulated:
     """Run a kernel on arguments that are bound already."""
-    traced = kernel.trace(bound, block, cluster)
+    return simulate_traced(kernel.trace(bound, block, cluster), grid, bound, options)
+
+
+def simulate_traced(
+    traced: Traced, grid: Dim3, bound: Bound, options: Mapping[str, Any] | None = None
+) -> Simulated:
+    """Run a trace on arguments that have every fact that it was made for."""
     memory = sim.GlobalMemory()
     addresses = {
         name: memory.add(name, _array(name, facts.owner), facts.dtype)

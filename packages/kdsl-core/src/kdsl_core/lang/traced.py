@@ -10,12 +10,14 @@ from kdsl_core import dtypes as dt
 from kdsl_core.dtypes import DType
 from kdsl_core.errors import KdslError, StagingError
 from kdsl_core.ir import Kernel, Param, Target, Value
-from kdsl_core.lang.arguments import ArrayFacts, Bound, TensorClass
+from kdsl_core.lang.arguments import ArrayFacts, Bound
 from kdsl_core.lang.functions import Staged
 from kdsl_core.lang.regions import KERNEL_WHILES, Retrace
 from kdsl_core.lang.scalar import Scalar
 from kdsl_core.lang.signature import Parameter, Signature
+from kdsl_core.lang.specialisation import Specialisation
 from kdsl_core.lang.tensor import Tensor
+from kdsl_core.lang.tensor_class import TensorClass
 from kdsl_core.lang.tensor_maps import MapEvaluator
 from kdsl_core.lang.tracer import Tracer, tracing
 from kdsl_core.layout import Layout
@@ -36,6 +38,7 @@ class Traced:
     """
 
     kernel: Kernel
+    specialisation: Specialisation
     origins: list[Origin] = field(default_factory=list)
     modules: dict[Any, Any] = field(default_factory=dict)
     loaded: dict[int, Any] = field(default_factory=dict)
@@ -77,21 +80,20 @@ def _value_of(origin: Origin, bound: Bound) -> Any:
 def trace(
     staged: Staged,
     signature: Signature,
-    classes: Sequence[TensorClass],
-    statics: dict[str, Any],
+    needed: Specialisation,
     *,
-    block: tuple[int, int, int],
     target: Target | None = None,
-    cluster: tuple[int, int, int] | None = None,
     min_blocks_per_sm: int | None = None,
 ) -> Traced:
-    """Trace a kernel for one class of arguments."""
+    """Trace a kernel in one specialisation."""
+    classes, items, block, cluster = needed
+    statics = {name: value for name, _, value in items}
     whiles: set[str] = set()
     for _ in range(_MOST_RETRACES):
         kernel = Kernel(
             signature.name, block, cluster_dim=cluster, min_blocks_per_sm=min_blocks_per_sm
         )
-        traced = Traced(kernel)
+        traced = Traced(kernel, needed)
         tracer = Tracer(kernel, target, {KERNEL_WHILES: whiles})
         try:
             with tracing(tracer):

@@ -66,6 +66,20 @@ def addressable_strides(
     return (pitch, 1) if along == 1 else (1, pitch)
 
 
+def copied_specs(operands: Sequence[Any]) -> list[Any]:
+    """The arguments of `repitch` for operands (dtype, shape, strides) at multiples of 16 bytes."""
+    specs = []
+    for read in operands:
+        strides = addressable_strides(read.shape, read.strides, read.dtype.bytes)
+        if strides == read.strides:
+            continue
+        along = read.strides.index(1)
+        shape, pitches = (x if along == 1 else x[::-1] for x in (read.shape, read.strides))
+        target = (shape[0], max(strides))
+        specs += [kd.spec(read.dtype, shape, strides=pitches), kd.spec(read.dtype, target)]
+    return specs
+
+
 def addressable(matrices: Sequence[Any]) -> list[Any]:
     """The matrices, those whose address or pitch TMA cannot take replaced by copies.
 

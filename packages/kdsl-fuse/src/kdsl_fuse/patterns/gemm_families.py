@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from kdsl_core.dtypes import DType, bf16, f16
 from kdsl_core.ir.target import target_of
 from kdsl_core.isa.wgmma_shapes import NEED
-from kdsl_fuse.calls import KernelCall, Operand, Preparation
+from kdsl_fuse.calls import KernelCall, Needed, Operand, Preparation
 from kdsl_fuse.graph import Node
 from kdsl_fuse.patterns.base import Chip, Options
 from kdsl_fuse.patterns.split_call import SplitCall
@@ -146,6 +146,13 @@ class Addressable(Preparation):
         from kdsl_fuse.kernels.repitch import addressable_strides
 
         return addressable_strides(read.shape, read.strides, read.dtype.bytes)
+
+    def needs(self, reads: Sequence[Operand]) -> list[Needed]:
+        """`repitch` for the operands that are copied."""
+        from kdsl_fuse.kernels.repitch import THREADS, copied_specs, repitch
+
+        specs = copied_specs(reads)
+        return [(repitch, repitch.specialisation(*specs, block=THREADS))] if specs else []
 
 
 def _in_order(gemm: Gemm, plan: Sm90Plan) -> tuple[Operand, Operand]:

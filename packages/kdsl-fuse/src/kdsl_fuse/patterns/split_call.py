@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kdsl_core.dtypes import f32
-from kdsl_fuse.calls import KernelCall
+from kdsl_fuse.calls import KernelCall, Needed
 
 _OPERANDS = 2  # A and B
 
@@ -67,6 +67,16 @@ class SplitCall(KernelCall):
         names = (*first.names[:_OPERANDS], *second.names[1:])
         outputs = (*first.outputs[:_OPERANDS], *second.outputs[1:])
         return replace(first.followed_by(second), outputs=outputs, names=names)
+
+    def needs(self) -> list[Needed]:
+        """The kernels of both launches, for arrays at multiples of 16 bytes."""
+        from kdsl_fuse.kernels.sum_parts import THREADS, sum_parts
+
+        parts = self.specs()[_OPERANDS]
+        _, _, result, *extras = super().specs()
+        options = {"epilogue": self.tail, "parts": self.config.splits}
+        added = sum_parts.specialisation(parts, result, *extras, block=THREADS, **options)
+        return [*super().needs(), (sum_parts, added)]
 
     def specs(self) -> Sequence[Any]:
         """The array arguments of the first launch as `kd.spec`s."""

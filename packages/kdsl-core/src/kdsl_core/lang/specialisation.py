@@ -1,0 +1,127 @@
+"""What decides a kernel's code, and how two specialisations of one kernel differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any, NamedTuple
+
+from kdsl_core.lang.launch import Dim3
+from kdsl_core.lang.tensor_class import TensorClass
+
+_NONE = "none"
+
+
+class Difference(NamedTuple):
+    """One fact in which two specialisations differ: of which argument, and what it is in each.
+
+    `kind` is "argument", "static", "block" or "cluster"; `name` is empty for the last two.
+    """
+
+    kind: str
+    name: str
+    fact: str
+    before: Any
+    after: Any
+
+    def __str__(self) -> str:
+        subject = " ".join(word for word in (self.kind, self.name) if word)
+        fact = f"{self.fact} " if self.fact else ""
+        return f"{subject}: {fact}{self.before} was built, got {self.after}"
+
+
+class Specialisation(NamedTuple):
+    """The classes of the tensors, the trace-time arguments with their types, block and cluster.
+
+    Two calls with equal specialisations share the code, as long as what the kernel reads besides
+    stays what it is.
+    """
+
+    classes: tuple[TensorClass, ...]
+    statics: tuple[tuple[str, type, Any], ...]
+    block: Dim3
+    cluster: Dim3 | None = None
+
+    @classmethod
+    def of(
+        cls,
+        classes: tuple[TensorClass, ...],
+        statics: dict[str, Any],
+        block: Dim3,
+        cluster: Dim3 | None,
+    ) -> Specialisation:
+        """The specialisation with these values for the trace-time arguments."""
+        # 1, 1.0 and True are equal keys of a dict, and different code.
+        items = tuple([(name, type(value), value) for name, value in statics.items()])
+        # At every launch: the class's own constructor costs as much as all the rest.
+        return tuple.__new__(cls, (classes, items, block, cluster))
+
+    def __str__(self) -> str:
+        parts = [str(item) for item in self.classes]
+        parts += [f"{name} = {kind.__name__} {value!r}" for name, kind, value in self.statics]
+        cluster = "" if self.cluster is None else f", cluster {self.cluster}"
+        return f"[{self.block}{cluster}]({'; '.join(parts)})"
+
+    def differences(self, other: Specialisation) -> list[Difference]:
+        """Every fact that is different in `other`."""
+        found = list(_between_classes(self.classes, other.classes))
+        theirs = {name: value for name, _, value in other.statics}
+        for name, _, value in self.statics:
+            found += _between_values(name, value, theirs[name])
+        if self.block != other.block:
+            found.append(Difference("block", "", "", self.block, other.block))
+        if self.cluster != other.cluster:
+            shapes = (s.cluster or _NONE for s in (self, other))
+            found.append(Difference("cluster", "", "", *shapes))
+        return found
+
+    def nearest(self, known: Sequence[Specialisation]) -> list[Difference]:
+        """What differs from the one of `known` that differs least; nothing when none is known."""
+        every = [other.differences(self) for other in known]
+        return min(every, key=len, default=[])
+
+
+def _between_classes(
+    before: Sequence[TensorClass], after: Sequence[TensorClass]
+) -> Iterator[Difference]:
+    first, second = ({c.name: c for c in classes} for classes in (before, after))
+    for name in {**first, **second}:
+        if name in first and name in second:
+            for fact, a, b in first[name].differences(second[name]):
+                yield Difference("argument", name, fact, a, b)
+        else:
+            held = (
+                f"{c[name].dtype} {c[name].sizes_text}" if name in c else _NONE
+                for c in (first, second)
+            )
+            yield Difference("argument", name, "", *held)
+
+
+def _between_values(name: str, before: Any, after: Any) -> Iterator[Difference]:
+    """The differing fields of two dataclasses of one type, else the values themselves."""
+    if type(before) is not type(after):
+        yield Difference("static", name, "", _typed(before), _typed(after))
+    elif before != after:
+        inner: list[Difference] = []
+        if is_dataclass(before) and not isinstance(before, type):
+            for field in fields(before):
+                if field.compare:
+                    pair = (getattr(value, field.name) for value in (before, after))
+                    inner += _between_values(f"{name}.{field.name}", *pair)
+        yield from inner or [
+            Difference("static", name, "", _shown(before), _another(before, after))
+        ]
+
+
+def _typed(value: Any) -> str:
+    return f"{type(value).__name__} {_shown(value)}"
+
+
+def _shown(value: Any) -> str:
+    return getattr(value, "__qualname__", None) or repr(value)
+
+
+def _another(before: Any, after: Any) -> str:
+    """The new value; one that only looks the same compares by identity."""
+    text = _shown(after)
+    return "another object of that name" if text == _shown(before) else text
