@@ -13,6 +13,7 @@ from kdsl_core.lang.arguments import Bound, TensorClass, bind, classify
 from kdsl_core.lang.dependencies import Dependencies
 from kdsl_core.lang.functions import Staged
 from kdsl_core.lang.launch import Dim3, Launch, extent
+from kdsl_core.lang.lowered import Lowered
 from kdsl_core.lang.signature import Signature
 from kdsl_core.lang.traced import Traced, trace
 from kdsl_core.loc import here
@@ -45,7 +46,9 @@ class KernelFunction:
         self.__doc__ = function.__doc__
         self.__module__ = function.__module__
         self.__wrapped__ = function
+        self.__kdsl_staged__ = self.staged  # how dependencies see through it
         self._traces: dict[Any, list[tuple[Dependencies, Traced]]] = {}
+        self._lowered: dict[Any, list[tuple[Dependencies, Lowered]]] = {}
         self._classes: dict[Any, tuple[TensorClass, ...]] = {}
 
     def __repr__(self) -> str:
@@ -89,7 +92,7 @@ class KernelFunction:
     # -- what it becomes, without a GPU -------------------------------------------------------
     def trace(self, bound: Bound, block: Dim3, cluster: Dim3 | None = None) -> Traced:
         """The optimised IR for the class of the arguments."""
-        return self._traced(self._key(self._classified(bound), bound.statics, block, cluster))
+        return self.traced(self._key(self._classified(bound), bound.statics, block, cluster))
 
     def _classified(self, bound: Bound) -> tuple[TensorClass, ...]:
         """The classes of the arrays; those whose facts passed every check before are known."""
@@ -116,7 +119,8 @@ class KernelFunction:
         items = tuple((name, type(value), value) for name, value in statics.items())
         return classes, items, block, cluster
 
-    def _traced(self, key: tuple[Any, ...]) -> Traced:
+    def traced(self, key: tuple[Any, ...]) -> Traced:
+        """The optimised IR of a specialisation; traced when it is new or what it read changed."""
         kept = self._traces.setdefault(key, [])
         for dependencies, traced in kept:
             if dependencies.unchanged():
@@ -140,9 +144,32 @@ class KernelFunction:
         kept[:] = [(dependencies, traced), *kept[: _MOST_KEPT - 1]]
         return traced
 
+    def lowered(
+        self, bound: Bound, block: Dim3, cluster: Dim3 | None, target: str | Target
+    ) -> Lowered:
+        """The PTX for the class of the arguments: known, kept by an earlier process, or new.
+
+        Raises: as `module`; ArgumentError K602 without the package kdsl-runtime.
+        """
+        key = self._key(self._classified(bound), bound.statics, block, cluster)
+        kept = self._lowered.setdefault((key, str(target)), [])
+        for dependencies, lowered in kept:
+            if dependencies.unchanged():
+                return lowered
+        from kdsl_core.lang.recipes import obtain
+
+        dependencies, lowered = obtain(self, key, target_of(target))
+        kept[:] = [(dependencies, lowered), *kept[: _MOST_KEPT - 1]]
+        return lowered
+
+    def forget(self, key: tuple[Any, ...]) -> None:
+        """Forget the traces of one specialisation."""
+        self._traces.pop(key, None)
+
     def clear(self) -> None:
-        """Forget what was traced, so that the next use traces again."""
+        """Forget what was traced, so that the next use traces again or asks the cache."""
         self._traces.clear()
+        self._lowered.clear()
 
     def ir(self, *args: Any, block: Any, cluster: Any = None, **statics: Any) -> str:
         """The IR as text, for arrays or `kd.spec`s."""
@@ -198,8 +225,11 @@ class KernelFunction:
         """
         from kdsl_core.lang.host import runtime
 
-        module = self.module(*args, target=target, block=block, cluster=cluster, **statics)
-        payload: bytes = runtime("building a cubin").build(module).payload
+        host = runtime("building a cubin")
+        bound = bind(self.signature, args, statics)
+        blocks = None if cluster is None else extent(cluster, "cluster")
+        lowered = self.lowered(bound, extent(block, "block"), blocks, target)
+        payload: bytes = host.build(lowered.module).payload
         return payload
 
     def keys(self, *args: Any, block: Any, cluster: Any = None, **statics: Any) -> list[str]:

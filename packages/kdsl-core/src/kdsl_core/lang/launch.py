@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kdsl_core.errors import ArgumentError, KdslError, ResourceError
-from kdsl_core.ir import target_of
 from kdsl_core.ir.target import MAX_THREADS_PER_BLOCK
 from kdsl_core.lang.arguments import Bound, bind
 from kdsl_core.lang.host import runtime
@@ -128,12 +127,12 @@ class Launch:
         device = host.common_device(bound.arrays)[1]
         block = extent(self.block, "block")
         cluster = cluster_of(self.cluster, grid)
-        traced = self.kernel.trace(bound, block, cluster)
-        loaded = traced.loaded.get(device)
+        target = host.driver.device(device).target
+        lowered = self.kernel.lowered(bound, block, cluster, target)
+        loaded = lowered.loaded.get(device)
         if loaded is None:
-            module = self.kernel.built(traced, target_of(host.driver.device(device).target))
-            loaded = traced.loaded[device] = host.load(module, device)
+            loaded = lowered.loaded[device] = host.load(lowered.module, device)
         stream = self.stream
         if stream is None:
             stream = host.launch_stream(bound.arrays.values(), device)
-        loaded.launch(grid, block, traced.values(bound), stream, cluster, self.overlap)
+        loaded.launch(grid, block, lowered.values(bound), stream, cluster, self.overlap)

@@ -47,13 +47,7 @@ class Traced:
         `addresses` says where the arrays are for the simulator.
         Raises: ArgumentError K630 … K635 for arrays that the TMA unit cannot describe.
         """
-        values = [
-            addresses[origin[1]]
-            if addresses is not None and origin[0] == "pointer"
-            else _value_of(origin, bound)
-            for origin in self.origins[: len(self.origins) - len(self.maps)]
-        ]
-        return [*values, *(evaluate(values) for evaluate in self.maps)]
+        return values_of(self.origins, self.maps, bound, addresses)
 
     def add_maps(self) -> None:
         """Note the tensor maps that the trace asked for."""
@@ -62,6 +56,22 @@ class Traced:
             assert param.map is not None
             self.origins.append(("tensor_map", param.map))
             self.maps.append(MapEvaluator(param.map, params))
+
+
+def values_of(
+    origins: Sequence[Origin],
+    maps: Sequence[MapEvaluator],
+    bound: Bound,
+    addresses: Mapping[str, int] | None = None,
+) -> list[Any]:
+    """The parameters' values for a call; see `Traced.values`."""
+    values = [
+        addresses[origin[1]]
+        if addresses is not None and origin[0] == "pointer"
+        else _value_of(origin, bound)
+        for origin in origins[: len(origins) - len(maps)]
+    ]
+    return [*values, *(evaluate(values) for evaluate in maps)]
 
 
 def _value_of(origin: Origin, bound: Bound) -> Any:

@@ -1,0 +1,138 @@
+"""What runs, and what is read of the machine, while a kernel is traced.
+
+Names tell what code could read; this tells what it did besides: functions that ran without being
+named, environment variables, files, and questions whose answer nobody can ask again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import CodeType, FrameType
+from typing import Any
+
+from kdsl_core.lang.origins import is_library_code, is_of_kdsl
+
+_ONE_VARIABLE = os._Environ.__getitem__.__code__
+_ALL_VARIABLES = (os._Environ.__iter__.__code__, os._Environ.__len__.__code__)
+_QUESTIONS = frozenset(
+    [
+        *(os.stat, os.lstat, os.access, os.getcwd, os.getpid, os.urandom),
+        *(time.time, time.time_ns, time.monotonic, time.perf_counter, time.localtime),
+        *(random.random, random.getrandbits),
+    ]
+)
+_SURPRISES = ("os.listdir", "os.scandir", "subprocess.Popen", "os.system", "socket.connect")
+_WRITING = os.O_WRONLY | os.O_RDWR
+_MISSING = "missing"
+_active = threading.local()
+_hooking = threading.Lock()
+_hooked = False
+
+
+class Observed:
+    """Codes that ran; names of variables and paths of files that were read; and surprises.
+
+    A surprise is something that a later process cannot compare with its own state. Files below
+    `folder`, where the kernel's own file lies, are named relative to it.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.folder = os.path.join(os.path.abspath(folder), "")
+        self.codes: set[CodeType] = set()
+        self.reads: set[str] = set()
+        self.surprises: set[str] = set()
+
+    def states(self) -> dict[str, str]:
+        """A digest of each variable and file as it is now."""
+        return {name: state_of(name, self.folder) for name in sorted(self.reads)}
+
+    # -- what Python tells --------------------------------------------------------------------
+    def profile(self, frame: FrameType, event: str, argument: Any) -> None:
+        """A call, as `sys.setprofile` reports it."""
+        if event == "call":
+            code = frame.f_code
+            self.codes.add(code)
+            if code is _ONE_VARIABLE and _asked_by_author(frame):
+                self.reads.add(f"env:{frame.f_locals['key']}")
+            elif code in _ALL_VARIABLES and _asked_by_author(frame):
+                self.surprises.add("all environment variables were read")
+        elif event == "c_call" and argument in _QUESTIONS and _asked_by_author(frame):
+            self.surprises.add(f"{argument.__module__}.{argument.__name__} was called")
+
+    def heard(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """An audit event."""
+        if event == "open":
+            path, _, flags = arguments
+            read = isinstance(path, str | bytes) and not (flags or 0) & _WRITING
+            if read and _asked_by_author(sys._getframe(2)):
+                whole = os.path.abspath(os.fsdecode(path))
+                self.reads.add(f"file:{whole.removeprefix(self.folder)}")
+        elif event in _SURPRISES and _asked_by_author(sys._getframe(2)):
+            self.surprises.add(f"{event} was called")
+
+
+@contextmanager
+def observing(folder: str) -> Iterator[Observed]:
+    """Observe this thread; a profiler that is at work already makes that a surprise."""
+    _hook()
+    observed = Observed(folder)
+    if sys.getprofile() is not None:
+        observed.surprises.add("another profiler is at work")
+        yield observed
+        return
+    _active.observed = observed
+    sys.setprofile(observed.profile)
+    try:
+        yield observed
+    finally:
+        sys.setprofile(None)
+        _active.observed = None
+
+
+def state_of(name: str, folder: str) -> str:
+    """A digest of the variable "env:NAME" or of the file "file:PATH" as it is now."""
+    kind, _, rest = name.partition(":")
+    if kind == "env":
+        value = os.environ.get(rest)
+        return _MISSING if value is None else hashlib.sha256(os.fsencode(value)).hexdigest()
+    try:
+        with open(os.path.join(folder, rest), "rb") as file:
+            return hashlib.sha256(file.read()).hexdigest()
+    except OSError:
+        return _MISSING
+
+
+def still(states: Mapping[str, str], folder: str) -> bool:
+    """Whether every variable and file is what it was."""
+    return all(state_of(name, folder) == state for name, state in states.items())
+
+
+def _hook() -> None:
+    """Listen to audit events; a hook stays for ever, so there is one."""
+    global _hooked
+    with _hooking:
+        if not _hooked:
+            sys.addaudithook(_heard)
+            _hooked = True
+
+
+def _heard(event: str, arguments: tuple[Any, ...]) -> None:
+    observed = getattr(_active, "observed", None)
+    if observed is not None:
+        observed.heard(event, arguments)
+
+
+def _asked_by_author(frame: FrameType | None) -> bool:
+    """Whether the nearest code outside of Python's own library is not kdsl's or NumPy's."""
+    while frame is not None and is_library_code(frame.f_code):
+        if is_of_kdsl(frame.f_code):
+            return False
+        frame = frame.f_back
+    return frame is not None
