@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import builtins
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
@@ -29,11 +29,10 @@ from kdsl_core.lang.values import (
 )
 
 # Names that read others by a text; the code's texts then count as names.
-_REFLECTIVE = frozenset(
-    "getattr vars dir globals locals eval exec __dict__ attrgetter methodcaller getmembers "
-    "getattr_static import_module __import__".split()
-)
-_WHOLE_MODULE = frozenset(["globals", "eval", "exec", "locals", "vars"])
+_WHOLE_MODULE = frozenset(["globals", "locals", "vars", "eval", "exec"])
+_LOOK_UPS = frozenset(["getattr", "attrgetter", "methodcaller", "getmembers", "getattr_static"])
+_IMPORTS = frozenset(["import_module", "__import__"])
+_REFLECTIVE = _WHOLE_MODULE | _LOOK_UPS | _IMPORTS | {"dir", "__dict__"}
 _ALWAYS = frozenset(["_value_", "_name_", "__wrapped__"])
 _BUILTINS = frozenset(vars(builtins))
 
@@ -53,10 +52,11 @@ class Dependencies:
     Follows globals, attributes of modules, classes and objects, closures, defaults, helper
     functions, special methods, and the contents of containers and arrays. `more` are further
     roots: static arguments. `facts` lists what was reached, in an order that depends on the code
-    alone.
+    alone. `outside` says whether files and the like, which no name leads to, are what they were.
     """
 
     def __init__(self, function: FunctionType, more: Iterable[Any] = ()) -> None:
+        self.outside: Callable[[], bool] | None = None
         self._known: frozenset[str] = frozenset()
         self.roots = list(more)
         while True:  # a method found late may name attributes of an object met early
@@ -84,7 +84,7 @@ class Dependencies:
 
     def unchanged(self) -> bool:
         """Whether every one of them is what it was."""
-        return self._snapshot.holds()
+        return self._snapshot.holds() and (self.outside is None or self.outside())
 
     def codes(self) -> Iterator[CodeType]:
         """The code of every function reached, and of those nested in them."""

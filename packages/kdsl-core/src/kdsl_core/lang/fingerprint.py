@@ -25,6 +25,8 @@ from kdsl_core.lang.values import absent, is_buffer, is_container, items_of, slo
 
 _DIGEST_DIGITS = 32
 _DEPTH_LIMIT = 40
+
+
 class Unstated(Exception):
     """A value whose content no digest can state; the message is the path of names to it."""
 

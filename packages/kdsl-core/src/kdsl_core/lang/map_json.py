@@ -82,11 +82,15 @@ def map_from_json(stated: dict[str, Any], params: Sequence[Param]) -> TensorMapS
 
 
 def _shape(stated: dict[str, Any]) -> MapShape:
-    fields = {name: tuple(v) if isinstance(v, list) else v for name, v in stated.items()}
-    walk = fields.pop("im2col")
-    if walk is not None:
-        walk = Im2col(**{n: tuple(v) if isinstance(v, list) else v for n, v in walk.items()})
-    return MapShape(**{**fields, "dtype": BY_NAME[stated["dtype"]], "im2col": walk})
+    fields = _with_tuples(stated)
+    walk = stated["im2col"]
+    fields["dtype"] = BY_NAME[stated["dtype"]]
+    fields["im2col"] = None if walk is None else Im2col(**_with_tuples(walk))
+    return MapShape(**fields)
+
+
+def _with_tuples(stated: dict[str, Any]) -> dict[str, Any]:
+    return {name: tuple(v) if isinstance(v, list) else v for name, v in stated.items()}
 
 
 def _instruction(name: str, operands: tuple[DType, ...], result: DType) -> Instruction | None:

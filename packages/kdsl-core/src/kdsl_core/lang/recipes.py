@@ -40,7 +40,10 @@ def obtain(
     """The PTX of a specialisation with what it depends on: kept by the runtime, or traced now."""
     function = kernel.staged.function
     folder = os.path.dirname(function.__code__.co_filename)
+    statics = [value for _, _, value in key[1]]
+    before = Dependencies(function, statics)
     made: list[Lowered] = []
+    reads: dict[str, str] = {}
 
     def trace() -> tuple[str, dict[str, Any] | None]:
         kernel.forget(key)  # what an earlier trace read was not observed
@@ -48,10 +51,9 @@ def obtain(
             traced = kernel.traced(key)
         lowered = Lowered.of(kernel.built(traced, target), traced)
         made.append(lowered)
+        reads.update(observed.states())
         return lowered.module.text, _facts(kernel, lowered, before, observed)
 
-    statics = [value for _, _, value in key[1]]
-    before = Dependencies(function, statics)
     recipe = ingredients(kernel, key, target, before)
     if recipe is None or dump.wanted("ir") or dump.wanted("ptx"):
         trace()
@@ -59,9 +61,13 @@ def obtain(
         host = runtime("building a kernel")
         text, facts = host.recall(recipe, trace, lambda facts: still(facts["reads"], folder))
         if not made:
-            return before, Lowered.from_facts(text, facts)
-    # Taken afterwards: meta code may have filled a cache of its own.
-    return Dependencies(function, statics), made[0]
+            made.append(Lowered.from_facts(text, facts))
+            reads.update(facts["reads"])
+    # Taken anew: meta code may have filled a cache of its own.
+    dependencies = Dependencies(function, statics)
+    if reads:
+        dependencies.outside = lambda: still(reads, folder)
+    return dependencies, made[0]
 
 
 def ingredients(
@@ -130,7 +136,7 @@ def _unnamed(
 
 def _is_generated(code: CodeType) -> bool:
     """Whether `dataclass` or `namedtuple` wrote it, from fields that are known."""
-    special = code.co_name.startswith("__") or code.co_name == "<lambda>"
+    special = code.co_name.startswith("__") or code.co_name in ("<lambda>", "<module>")
     return special and code.co_filename == _WRITTEN_BY_PYTHON
 
 

@@ -84,8 +84,8 @@ def spaces_of(value: Any) -> list[Any]:
     if slots is not None:
         spaces.append(slots)
     if not isinstance(value, ModuleType):
-        kinds = value.__mro__[1:] if isinstance(value, type) else type(value).__mro__
-        kinds += type(value).__mro__ if isinstance(value, type) else ()
+        bases = value.__mro__[1:] if isinstance(value, type) else ()
+        kinds: tuple[type, ...] = (*bases, *type(value).__mro__)
         spaces += [vars_of(kind) for kind in kinds if not is_library(kind)]
     return spaces
 
