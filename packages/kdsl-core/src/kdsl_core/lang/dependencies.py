@@ -61,7 +61,7 @@ class Dependencies:
         self.roots = list(more)
         while True:  # a method found late may name attributes of an object met early
             self._forget()
-            self._function(function, function.__name__)
+            self._function(function, function.__name__, "rewritten")
             for number, value in enumerate(self.roots):
                 self._value(value, f"argument {number}")
             if self.mentioned <= self._known:
@@ -106,7 +106,9 @@ class Dependencies:
             return
         staged = vars_of(value).get("__kdsl_staged__")
         if staged is not None:
-            self._reached(path, "staged", value, [("", staged.function)])
+            self._reached(path, "staged", value, [])
+            if id(staged.function) not in self._seen:
+                self._function(staged.function, path, "rewritten")
         elif isinstance(value, FunctionType):
             if not is_library_code(value.__code__):
                 self._function(value, path)
@@ -123,7 +125,7 @@ class Dependencies:
         elif has_state(value):
             self._object(value, path)
 
-    def _function(self, function: FunctionType, path: str) -> None:
+    def _function(self, function: FunctionType, path: str, kind: str = "function") -> None:
         own = self._names_of(function.__code__)
         self.mentioned |= own
         self._functions.append((function, _parts(function)))
@@ -141,7 +143,7 @@ class Dependencies:
         if keywords:
             self._contents.append((keywords, items_of(keywords)))
         parts += sorted((f".{name}=", value) for name, value in keywords.items())
-        self._reached(path, "function", function, parts)
+        self._reached(path, kind, function, parts)
 
     def _captured(self, function: FunctionType) -> list[tuple[str, Any]]:
         held = [(cell, content(cell)) for cell in function.__closure__ or ()]

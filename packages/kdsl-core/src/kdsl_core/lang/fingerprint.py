@@ -78,6 +78,8 @@ class _Speller:
     def _head(self, fact: Fact) -> str:
         if fact.kind == "staged":
             return str(fact.value.__kdsl_staged__.meaning())
+        if fact.kind == "rewritten":
+            return ""  # it is the text that counts
         if isinstance(fact.value, FunctionType):
             return self._code(fact.value.__code__)
         if isinstance(fact.value, ModuleType):
@@ -144,27 +146,22 @@ class _Speller:
         return f"{_named(type(value))} {_hash(*texts)}"
 
     def _code(self, code: CodeType) -> str:
-        """All of a code object but where it was written."""
-        constants = list(code.co_consts)
-        if not self._doc and _is_doc_unread(code):
-            constants[0] = None
-        texts = [
-            self._code(constant) if isinstance(constant, CodeType) else self.spell(constant)
-            for constant in constants
-        ]
+        """All of a code object but where it was written, and a docstring that nothing loads."""
+        texts = []
+        for instruction in dis.get_instructions(code):
+            name, argument = instruction.opname, instruction.arg
+            if argument is not None and instruction.opcode in dis.hasconst:
+                texts.append(f"{name} {self._constant(code.co_consts[argument])}")
+            else:
+                texts.append(f"{name} {argument}")
         sizes = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
         names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
-        instructions = code.co_code.hex(), getattr(code, "co_exceptiontable", b"").hex()
-        return _hash(code.co_name, repr(sizes), repr(names), *instructions, *texts)
+        handlers = getattr(code, "co_exceptiontable", b"").hex()
+        doc = repr(code.co_consts[:1]) if self._doc else ""
+        return _hash(code.co_name, repr(sizes), repr(names), handlers, doc, *texts)
 
-
-def _is_doc_unread(code: CodeType) -> bool:
-    """Whether the first constant is a docstring that no instruction loads."""
-    constants = code.co_consts
-    if code.co_name.startswith("<") or not constants or not isinstance(constants[0], str):
-        return False
-    loads = (i for i in dis.get_instructions(code) if i.opname.startswith(("LOAD_CONST", "RETURN")))
-    return all(i.arg != 0 or not i.opname.endswith("CONST") for i in loads)
+    def _constant(self, value: Any) -> str:
+        return self._code(value) if isinstance(value, CodeType) else self.spell(value)
 
 
 def _is_of_library(value: Any) -> bool:

@@ -39,26 +39,25 @@ _hooked = False
 class Observed:
     """Codes that ran; names of variables and paths of files that were read; and surprises.
 
-    A surprise is something that a later process cannot compare with its own state. Files below
-    `folder`, where the kernel's own file lies, are named relative to it.
+    A surprise is something that a later process cannot compare with its own state.
     """
 
-    def __init__(self, folder: str) -> None:
-        self.folder = os.path.join(os.path.abspath(folder), "")
+    def __init__(self) -> None:
         self.codes: set[CodeType] = set()
         self.reads: set[str] = set()
         self.surprises: set[str] = set()
 
     def states(self) -> dict[str, str]:
         """A digest of each variable and file as it is now."""
-        return {name: state_of(name, self.folder) for name in sorted(self.reads)}
+        return {name: state_of(name) for name in sorted(self.reads)}
 
     # -- what Python tells --------------------------------------------------------------------
     def profile(self, frame: FrameType, event: str, argument: Any) -> None:
         """A call, as `sys.setprofile` reports it."""
         if event == "call":
             code = frame.f_code
-            self.codes.add(code)
+            if code not in self.codes and not _imported_by_library(frame):
+                self.codes.add(code)
             if code is _ONE_VARIABLE and _asked_by_author(frame):
                 self.reads.add(f"env:{frame.f_locals['key']}")
             elif code in _ALL_VARIABLES and _asked_by_author(frame):
@@ -72,17 +71,16 @@ class Observed:
             path, _, flags = arguments
             read = isinstance(path, str | bytes) and not (flags or 0) & _WRITING
             if read and _asked_by_author(sys._getframe(2)):
-                whole = os.path.abspath(os.fsdecode(path))
-                self.reads.add(f"file:{whole.removeprefix(self.folder)}")
+                self.reads.add(f"file:{os.fsdecode(path)}")
         elif event in _SURPRISES and _asked_by_author(sys._getframe(2)):
             self.surprises.add(f"{event} was called")
 
 
 @contextmanager
-def observing(folder: str) -> Iterator[Observed]:
+def observing() -> Iterator[Observed]:
     """Observe this thread; a profiler that is at work already makes that a surprise."""
     _hook()
-    observed = Observed(folder)
+    observed = Observed()
     if sys.getprofile() is not None:
         observed.surprises.add("another profiler is at work")
         yield observed
@@ -96,22 +94,22 @@ def observing(folder: str) -> Iterator[Observed]:
         _active.observed = None
 
 
-def state_of(name: str, folder: str) -> str:
+def state_of(name: str) -> str:
     """A digest of the variable "env:NAME" or of the file "file:PATH" as it is now."""
     kind, _, rest = name.partition(":")
     if kind == "env":
         value = os.environ.get(rest)
         return _MISSING if value is None else hashlib.sha256(os.fsencode(value)).hexdigest()
     try:
-        with open(os.path.join(folder, rest), "rb") as file:
+        with open(rest, "rb") as file:
             return hashlib.sha256(file.read()).hexdigest()
     except OSError:
         return _MISSING
 
 
-def still(states: Mapping[str, str], folder: str) -> bool:
+def still(states: Mapping[str, str]) -> bool:
     """Whether every variable and file is what it was."""
-    return all(state_of(name, folder) == state for name, state in states.items())
+    return all(state_of(name) == state for name, state in states.items())
 
 
 def _hook() -> None:
@@ -127,6 +125,21 @@ def _heard(event: str, arguments: tuple[Any, ...]) -> None:
     observed = getattr(_active, "observed", None)
     if observed is not None:
         observed.heard(event, arguments)
+
+
+def _imported_by_library(frame: FrameType | None) -> bool:
+    """Whether it runs, in this trace, because kdsl or NumPy imports a part of itself.
+
+    The hooks of editable installs and of test runners run then, and are nobody's helpers.
+    """
+    importing = False
+    while frame is not None and frame.f_code.co_name != "__kdsl_trace_root__":
+        code = frame.f_code
+        if importing and not code.co_filename.startswith("<frozen importlib"):
+            return is_library_code(code)
+        importing = importing or code.co_name == "_find_and_load"
+        frame = frame.f_back
+    return False
 
 
 def _asked_by_author(frame: FrameType | None) -> bool:

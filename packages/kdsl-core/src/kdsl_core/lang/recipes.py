@@ -7,7 +7,6 @@ that nothing is traced.
 from __future__ import annotations
 
 import hashlib
-import os
 import sys
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -39,7 +38,6 @@ def obtain(
 ) -> tuple[Dependencies, Lowered]:
     """The PTX of a specialisation with what it depends on: kept by the runtime, or traced now."""
     function = kernel.staged.function
-    folder = os.path.dirname(function.__code__.co_filename)
     statics = [value for _, _, value in key[1]]
     before = Dependencies(function, statics)
     made: list[Lowered] = []
@@ -47,7 +45,7 @@ def obtain(
 
     def trace() -> tuple[str, dict[str, Any] | None]:
         kernel.forget(key)  # what an earlier trace read was not observed
-        with observing(folder) as observed:
+        with observing() as observed:
             traced = kernel.traced(key)
         lowered = Lowered.of(kernel.built(traced, target), traced)
         made.append(lowered)
@@ -59,14 +57,14 @@ def obtain(
         trace()
     else:
         host = runtime("building a kernel")
-        text, facts = host.recall(recipe, trace, lambda facts: still(facts["reads"], folder))
+        text, facts = host.recall(recipe, trace, lambda facts: still(facts["reads"]))
         if not made:
             made.append(Lowered.from_facts(text, facts))
             reads.update(facts["reads"])
     # Taken anew: meta code may have filled a cache of its own.
     dependencies = Dependencies(function, statics)
     if reads:
-        dependencies.outside = lambda: still(reads, folder)
+        dependencies.outside = lambda: still(reads)
     return dependencies, made[0]
 
 
