@@ -113,13 +113,16 @@ def test_unchanged_programs_are_hits(edit: Edit, tmp_path: Path) -> None:
 
 
 def test_options_and_toolchains_are_in_the_content_key(add_one, fake_ptxas) -> None:
-    """Another assembler or other options are another cubin; another place of the program is none."""
+    """Another assembler or other options are another cubin; another place of it is not."""
     found = [open_toolchain(fake_ptxas(version=v, name=n)) for v, n in
              (("V13.0.88", "a"), ("V13.0.88", "b"), ("V13.1.80", "c"))]  # fmt: skip
     options = [AssembleOptions(), AssembleOptions(opt_level=1), AssembleOptions(line_info=True),
                AssembleOptions(max_registers=64), AssembleOptions(extra=("-g",))]  # fmt: skip
     keys = [key_of(add_one(), found[0], each) for each in options]
-    keys += [key_of(add_one(), found[2], options[0]), key_of(add_one("sm_89"), found[0], options[0])]
+    keys += [
+        key_of(add_one(), found[2], options[0]),
+        key_of(add_one("sm_89"), found[0], options[0]),
+    ]
     assert len(set(keys)) == 7
     assert key_of(add_one(), found[1], AssembleOptions(time_limit_s=9)) == keys[0]
 
@@ -147,7 +150,8 @@ def test_other_specialisations_are_traced(name: str, tmp_path: Path) -> None:
 def test_file_edited_after_its_import(tmp_path: Path) -> None:
     """A kernel that is made after its file was edited is kept under what was really traced."""
     text = (
-        "import kdsl_core as kd\ndef make():\n    @kd.kernel\n    def k(x: kd.Tensor['i32', 'n']):\n"
+        "import kdsl_core as kd\ndef make():\n"
+        "    @kd.kernel\n    def k(x: kd.Tensor['i32', 'n']):\n"
         "        i = kd.thread_idx()[0]\n        x[i] = x[i] {} i\n    return k\n"
     )
     module = loaded(tmp_path / "m", text.format("+"))
