@@ -175,7 +175,8 @@ def _is_of_library(value: Any) -> bool:
 
 
 def _named(value: Any) -> str:
-    return f"{value.__module__}.{getattr(value, '__qualname__', value.__name__)}"
+    home = getattr(value, "__module__", None) or getattr(value, "__objclass__", None)
+    return f"{home}.{getattr(value, '__qualname__', value.__name__)}"
 
 
 def _buffer(value: Any) -> str:
@@ -197,7 +198,7 @@ _EXACT: dict[type, Callable[[Any], str]] = {
     re.Pattern: lambda v: repr((v.pattern, v.flags)),
     Decimal: repr,
     Fraction: repr,
-    type(absent): lambda v: "nothing",
+    type(absent): repr,
 }
 # … and of these with their subclasses.
 _SPELLINGS: tuple[tuple[Any, Callable[[Any], str]], ...] = (

@@ -20,7 +20,15 @@ import numpy as np
 
 from kdsl_core.lang.origins import LIBRARIES, is_library
 
-absent = object()
+
+class _Absent:
+    """The class of what stands for a name without a value."""
+
+    def __repr__(self) -> str:
+        return "nothing"
+
+
+absent = _Absent()
 _WRAPPERS: tuple[tuple[type, tuple[str, ...]], ...] = (
     (staticmethod, ("__func__",)),
     (classmethod, ("__func__",)),
