@@ -239,6 +239,32 @@ def a(x: kd.Tensor["i32", "n"]):
 def b(x: kd.Tensor["i32", "n"]):
     x[kd.thread_idx()[0]] = total(NAMES) * 2
 """
+BUILDING = """
+import kernels, kdsl_core as kd
+from kdsl_runtime import metrics
+print(len(kernels.a.cubin(kd.spec("i32", 8), target="sm_80", block=8)))
+print(kernels.a._traces == {}, int(metrics.snapshot()["builds"]))
+"""
+
+
+def test_a_second_process_neither_traces_nor_assembles(tmp_path: Path) -> None:
+    """With the real assembler; and when the cubin alone is lost, only that is made again."""
+    (tmp_path / "kernels.py").write_text(KERNELS)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    said = []
+    for _ in range(3):
+        done = subprocess.run(
+            [sys.executable, "-c", BUILDING], env=env, capture_output=True, text=True, check=True
+        )
+        said.append(done.stdout.split())
+        if len(said) == 2:
+            for path in (tmp_path / "cache").rglob("*.kdsl"):
+                if b'"kind":"cubin"' in path.read_bytes():
+                    path.unlink()
+    assert [words[1:] for words in said] == [["False", "1"], ["True", "0"], ["True", "1"]]
+    assert len({words[0] for words in said}) == 1
+
+
 PROCESSES = {
     "another process": {},
     "another hash seed": {"PYTHONHASHSEED": "77"},

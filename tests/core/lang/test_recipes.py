@@ -161,3 +161,19 @@ def test_observation(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         os.listdir(tmp_path)
         list(os.environ)
     assert len(observed.surprises) == 3
+
+
+def test_other_packages_are_followed_so_far() -> None:
+    """A helper that calls into a large package is not kept on disk, but its own names count."""
+    from rich import console
+
+    factor = 2
+
+    def reads() -> Any:
+        return console.Console().width * factor
+
+    dependencies = Dependencies(reads)
+    assert not dependencies.complete
+    assert dependencies.unchanged()
+    factor = 3
+    assert not dependencies.unchanged()

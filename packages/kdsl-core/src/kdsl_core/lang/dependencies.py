@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
-from kdsl_core.lang.origins import is_library, is_library_code
+from kdsl_core.lang.origins import home_of, is_installed, is_library, is_library_code
 from kdsl_core.lang.snapshot import Snapshot
 from kdsl_core.lang.values import (
     absent,
@@ -34,6 +34,8 @@ _LOOK_UPS = frozenset(["getattr", "attrgetter", "methodcaller", "getmembers", "g
 _IMPORTS = frozenset(["import_module", "__import__"])
 _REFLECTIVE = _WHOLE_MODULE | _LOOK_UPS | _IMPORTS | {"dir", "__dict__"}
 _ALWAYS = frozenset(["_value_", "_name_", "__wrapped__"])
+# Code of other packages is followed as far as this; a trace that reads more is not kept on disk.
+_MOST_FACTS = 500
 _BUILTINS = frozenset(vars(builtins))
 
 
@@ -53,6 +55,7 @@ class Dependencies:
     functions, special methods, and the contents of containers and arrays. `more` are further
     roots: static arguments. `facts` lists what was reached, in an order that depends on the code
     alone. `outside` says whether files and the like, which no name leads to, are what they were.
+    `complete` is false when too much of other packages could be reached to follow all of it.
     """
 
     def __init__(self, function: FunctionType, more: Iterable[Any] = ()) -> None:
@@ -75,6 +78,7 @@ class Dependencies:
         self.facts: list[Fact] = []
         self.mentioned: set[str] = set(_ALWAYS)
         self.everything = False
+        self.complete = True
         self._bindings: list[tuple[Any, str, Any]] = []
         self._cells: list[tuple[CellType, Any]] = []
         self._functions: list[tuple[FunctionType, tuple[Any, ...]]] = []
@@ -103,6 +107,9 @@ class Dependencies:
     def _value(self, value: Any, path: str) -> None:
         """What can be read through a value, by the attribute names that code mentions."""
         if id(value) in self._seen:
+            return
+        if len(self.facts) >= _MOST_FACTS and is_installed(home_of(value)):
+            self.complete = False
             return
         staged = vars_of(value).get("__kdsl_staged__")
         if staged is not None:
@@ -175,7 +182,8 @@ class Dependencies:
     def _object(self, value: Any, path: str) -> None:
         spaces = spaces_of(value)
         names = self._known | self.mentioned
-        held = sorted(held_by(spaces, names, everything=self.everything))
+        everything = self.everything and not is_installed(home_of(value))
+        held = sorted(held_by(spaces, names, everything=everything))
         # A name that one of them lacks may come to hide another's.
         parts = [(f".{name}", self._binding(space, name)) for space in spaces for name in held]
         self._reached(path, "object", value, [part for part in parts if part[1] is not absent])

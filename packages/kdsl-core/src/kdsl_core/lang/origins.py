@@ -7,7 +7,7 @@ import sys
 import sysconfig
 import time
 from functools import cache
-from types import CodeType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 # Versions of these, or their files, are in every recipe instead of what they consist of.
@@ -20,10 +20,15 @@ _INSTALLED = ("site-packages", "dist-packages")
 
 def is_library(value: Any) -> bool:
     """Whether a module, a class, or an object's class belongs to kdsl, NumPy or Python itself."""
+    return is_library_module(home_of(value))
+
+
+def home_of(value: Any) -> str:
+    """The name of a module, or of the one that defines a function, class or object's class."""
     if isinstance(value, ModuleType):
-        return is_library_module(value.__name__)
-    kind = value if isinstance(value, type) else type(value)
-    return is_library_module(str(getattr(kind, "__module__", "")))
+        return value.__name__
+    kind = value if isinstance(value, type | FunctionType) else type(value)
+    return str(getattr(kind, "__module__", ""))
 
 
 @cache
@@ -38,6 +43,13 @@ def is_library_module(name: str) -> bool:
             root in sys.stdlib_module_names and name in sys.modules
         )
     return is_library_file(file)
+
+
+@cache
+def is_installed(name: str) -> bool:
+    """Whether a module was installed, and so is not what a program's author edits."""
+    file = getattr(sys.modules.get(name), "__file__", None) or ""
+    return any(f"{os.sep}{part}{os.sep}" in file for part in _INSTALLED)
 
 
 def is_library_code(code: CodeType) -> bool:

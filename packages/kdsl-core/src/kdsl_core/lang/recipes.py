@@ -79,7 +79,7 @@ def ingredients(
         text = kernel.staged.meaning()
     except (Unstated, StagingError):
         return None
-    if kdsl is None:
+    if kdsl is None or not dependencies.complete:
         return None
     return {
         "kdsl": kdsl,

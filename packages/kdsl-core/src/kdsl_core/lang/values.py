@@ -103,14 +103,14 @@ def held_by(spaces: Sequence[Any], names: Iterable[str], *, everything: bool) ->
 
     Python calls special methods without naming them. `everything` takes each name that there is.
     """
-    wanted, held = set(names), set()
+    wanted = frozenset(names)
+    held: set[str] = set()
     for space in spaces:
-        for name in space.keys():  # noqa: SIM118 - slots have keys and no iteration
-            special = name.startswith("__") and name.endswith("__")
-            if name in wanted or special or everything:
-                member = space.get(name)
-                if _is_read(member) and (name in wanted or not special or _is_called(member)):
-                    held.add(name)
+        there = space.keys()
+        special = {name for name in there if name[:2] == name[-2:] == "__"}
+        chosen = there - special if everything else set()
+        held.update(name for name in chosen | (there & wanted) if _is_read(space.get(name)))
+        held.update(name for name in special if _is_called(space.get(name)))
     return held
 
 
