@@ -8,13 +8,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
 import kdsl_core as kd
+from kdsl_core.ir import TensorMap
 from kdsl_core.lang.arguments import bind
+from kdsl_core.lang.spec import ArraySpec
 from kdsl_runtime import metrics
 from kdsl_runtime.assemble import AssembleOptions
 from kdsl_runtime.builds import key_of
@@ -218,7 +220,9 @@ def test_variables_and_files_are_compared(tmp_path: Path, monkeypatch) -> None:
 
 PROGRAM = """
 import sys, kernels, kdsl_core as kd
+from kdsl_core.ir import TensorMap
 from kdsl_core.lang.arguments import bind
+from kdsl_core.lang.spec import ArraySpec
 from kdsl_runtime import metrics
 for name in sys.argv[1:]:
     kernel = getattr(kernels, name)
@@ -263,6 +267,51 @@ def test_a_second_process_neither_traces_nor_assembles(tmp_path: Path) -> None:
                     path.unlink()
     assert [words[1:] for words in said] == [["False", "1"], ["True", "0"], ["True", "1"]]
     assert len({words[0] for words in said}) == 1
+
+
+class FakeHost:
+    """The runtime with a GPU that notes what it is asked to launch."""
+
+    def __init__(self, target: str) -> None:
+        import kdsl_runtime
+
+        device = SimpleNamespace(target=target)
+        self.driver = SimpleNamespace(device=lambda index: device)
+        self.common_device = lambda arrays: ("cuda", 0)
+        self.launch_stream = lambda arrays, device: 7
+        self.recall = kdsl_runtime.recall
+        self.launched: list[tuple[Any, ...]] = []
+
+    def load(self, module: Any, device: int) -> Any:
+        """A kernel that only notes its launches."""
+        return SimpleNamespace(launch=lambda *args: self.launched.append((module.text, *args)))
+
+
+@kd.kernel
+def fetches(x: kd.Tensor["f32", "m n"], a: kd.f32):
+    """Asks for a tile with TMA, so that a launch computes a tensor map."""
+    kd.tma_load(x, kd.Layout((8, 32), (32, 1)), (8, 32)).prefetch()
+    x[0, kd.thread_idx()[0]] = a
+
+
+def test_a_launch_is_the_same_from_the_cache(monkeypatch) -> None:
+    """Grid, values and tensor maps of a launch that was recalled are those of the one traced."""
+    x = ArraySpec(kd.f32, (64, 96), (96, 1), 4096, ("cuda", 0))
+    host = FakeHost("sm_90a")
+    monkeypatch.setattr("kdsl_core.lang.launch.runtime", lambda why: host)
+    hits = []
+    for _ in range(2):
+        fetches.clear()
+        forget_memory()
+        before = metrics.snapshot()["misses"]
+        fetches[(3, 2), 32](x, 0.5)
+        fetches[(3, 2), 32](x, 0.5)  # the second launch asks nobody
+        hits.append(metrics.snapshot()["misses"] - before)
+    assert hits == [1, 0]
+    assert len(host.launched) == 4 and all(launch == host.launched[0] for launch in host.launched)
+    _, grid, block, values, stream, cluster, overlap = host.launched[0]
+    assert (grid, block, stream, cluster, overlap) == ((3, 2, 1), (32, 1, 1), 7, None, False)
+    assert values[0] == 4096 and isinstance(values[-1], TensorMap)
 
 
 PROCESSES = {

@@ -177,3 +177,21 @@ def test_other_packages_are_followed_so_far() -> None:
     assert dependencies.unchanged()
     factor = 3
     assert not dependencies.unchanged()
+
+
+def test_garbage_collection_is_not_observed() -> None:
+    """Finalizers and the callbacks of others may do what they like."""
+    import gc
+    import time
+
+    def others(phase: str, info: Any) -> None:
+        time.time()
+
+    gc.callbacks.append(others)
+    try:
+        with observing() as observed:
+            gc.collect()
+    finally:
+        gc.callbacks.remove(others)
+    assert observed.surprises == set()
+    assert others.__code__ not in observed.codes

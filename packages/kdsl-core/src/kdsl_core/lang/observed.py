@@ -6,6 +6,7 @@ named, environment variables, files, and questions whose answer nobody can ask a
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import random
@@ -46,6 +47,8 @@ class Observed:
         self.codes: set[CodeType] = set()
         self.reads: set[str] = set()
         self.surprises: set[str] = set()
+        self._thread = threading.get_ident()
+        self._collecting = False
 
     def states(self) -> dict[str, str]:
         """A digest of each variable and file as it is now."""
@@ -54,6 +57,8 @@ class Observed:
     # -- what Python tells --------------------------------------------------------------------
     def profile(self, frame: FrameType, event: str, argument: Any) -> None:
         """A call, as `sys.setprofile` reports it."""
+        if self._collecting:  # what finalizers do is no part of the trace
+            return
         if event == "call":
             code = frame.f_code
             if code not in self.codes and not _imported_by_library(frame):
@@ -65,8 +70,20 @@ class Observed:
         elif event == "c_call" and argument in _QUESTIONS and _asked_by_author(frame):
             self.surprises.add(f"{argument.__module__}.{argument.__name__} was called")
 
+    def collection_begins(self, phase: str, info: Any) -> None:
+        """First of the garbage collector's callbacks."""
+        if phase == "start" and threading.get_ident() == self._thread:
+            self._collecting = True
+
+    def collection_ends(self, phase: str, info: Any) -> None:
+        """Last of the garbage collector's callbacks."""
+        if phase == "stop" and threading.get_ident() == self._thread:
+            self._collecting = False
+
     def heard(self, event: str, arguments: tuple[Any, ...]) -> None:
         """An audit event."""
+        if self._collecting:
+            return
         if event == "open":
             path, _, flags = arguments
             read = isinstance(path, str | bytes) and not (flags or 0) & _WRITING
@@ -86,11 +103,15 @@ def observing() -> Iterator[Observed]:
         yield observed
         return
     _active.observed = observed
+    gc.callbacks.insert(0, observed.collection_begins)
+    gc.callbacks.append(observed.collection_ends)
     sys.setprofile(observed.profile)
     try:
         yield observed
     finally:
         sys.setprofile(None)
+        gc.callbacks.remove(observed.collection_begins)
+        gc.callbacks.remove(observed.collection_ends)
         _active.observed = None
 
 

@@ -154,7 +154,7 @@ class Cache:
             return
         try:
             self.remote.put(key, entry)
-        except CacheError as problem:
+        except (CacheError, OSError) as problem:
             self._degrade(str(problem), _REMOTE)
 
     def _degrade(self, why: str, kind: str) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 from kdsl_core.errors import CacheError
@@ -31,14 +33,11 @@ class RemoteCache:
         Raises: CacheError K711 without fsspec, K712 when the store does not answer.
         """
         try:
-            system, path = self._place(key)
-            data = system.cat_file(path)
+            with self._answering():
+                system, path = self._place(key)
+                data = system.cat_file(path)
         except FileNotFoundError:
             return None
-        except CacheError:
-            raise
-        except Exception as problem:  # each store has errors of its own
-            raise self._unusable(problem) from problem
         try:
             return decode(bytes(data), key)
         except CorruptEntry as problem:
@@ -51,17 +50,13 @@ class RemoteCache:
 
         Raises: CacheError K711, K712 as `get`.
         """
-        try:
+        with self._answering():
             system, path = self._place(key)
             folder, _, name = path.rpartition("/")
             temporary = f"{folder}/.{name}.{secrets.token_hex(8)}{TEMPORARY}"
             system.makedirs(folder, exist_ok=True)
             system.pipe_file(temporary, encode(key, entry))
             system.mv(temporary, path)
-        except CacheError:
-            raise
-        except Exception as problem:  # each store has errors of its own
-            raise self._unusable(problem) from problem
 
     def _place(self, key: str) -> tuple[Any, str]:
         check_key(key)
@@ -70,12 +65,19 @@ class RemoteCache:
         system, root = self._opened
         return system, f"{root.rstrip('/')}/v{FORMAT_VERSION}/{key[:2]}/{key}{SUFFIX}"
 
-    def _unusable(self, problem: Exception) -> CacheError:
-        return CacheError(
-            f"the remote cache {self.url} does not answer: {type(problem).__name__}: {problem}",
-            code="K712",
-            fix="correct or unset KDSL_CACHE_REMOTE; kernels are built here meanwhile",
-        )
+    @contextlib.contextmanager
+    def _answering(self) -> Iterator[None]:
+        """Every error of a store, which has classes of its own, as one of kdsl's."""
+        try:
+            yield
+        except (CacheError, FileNotFoundError):
+            raise
+        except Exception as problem:
+            raise CacheError(
+                f"the remote cache {self.url} does not answer: {type(problem).__name__}: {problem}",
+                code="K712",
+                fix="correct or unset KDSL_CACHE_REMOTE; kernels are built here meanwhile",
+            ) from problem
 
 
 def _open(url: str) -> tuple[Any, str]:
