@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import collections
+import datetime
 import functools
+import gc
+import os
+import random
 import threading
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -140,27 +145,35 @@ def test_library_digest_covers_every_file() -> None:
 
 def test_observation(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Variables and files that were read, and questions without a lasting answer."""
-    import os
-    import time
 
-    (tmp_path / "f").write_text("1")
-    monkeypatch.setenv("KDSL_A", "1")
-    with observing() as observed:
+    def reads() -> None:
         os.environ.get("KDSL_A")
         os.getenv("KDSL_B")
         (tmp_path / "f").read_text()
         (tmp_path / "g").write_text("1")
+
+    def asks() -> None:
+        time.time()
+        datetime.datetime.now()
+        random.random()
+        os.path.exists(tmp_path)
+        os.listdir(tmp_path)
+        list(os.environ)
+
+    (tmp_path / "f").write_text("1")
+    monkeypatch.setenv("KDSL_A", "1")
+    with observing() as observed:
+        reads()
     states = observed.states()
     assert set(states) == {"env:KDSL_A", "env:KDSL_B", f"file:{tmp_path / 'f'}"}
     assert observed.surprises == set()
     assert still(states)
     (tmp_path / "f").write_text("2")
     assert not still(states)
+    assert reads.__code__ in observed.codes
     with observing() as observed:
-        time.time()
-        os.listdir(tmp_path)
-        list(os.environ)
-    assert len(observed.surprises) == 3
+        asks()
+    assert len(observed.surprises) == 6, observed.surprises
 
 
 def test_other_packages_are_followed_so_far() -> None:
@@ -181,8 +194,6 @@ def test_other_packages_are_followed_so_far() -> None:
 
 def test_garbage_collection_is_not_observed() -> None:
     """Finalizers and the callbacks of others may do what they like."""
-    import gc
-    import time
 
     def others(phase: str, info: Any) -> None:
         time.time()

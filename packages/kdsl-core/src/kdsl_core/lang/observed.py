@@ -6,32 +6,34 @@ named, environment variables, files, and questions whose answer nobody can ask a
 
 from __future__ import annotations
 
+import cProfile
 import gc
 import hashlib
 import os
-import random
+import re
 import sys
 import threading
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import Any
 
 from kdsl_core.lang.origins import is_library_code, is_of_kdsl
 
-_ONE_VARIABLE = os._Environ.__getitem__.__code__
-_ALL_VARIABLES = (os._Environ.__iter__.__code__, os._Environ.__len__.__code__)
-_QUESTIONS = frozenset(
-    [
-        *(os.stat, os.lstat, os.access, os.getcwd, os.getpid, os.urandom),
-        *(time.time, time.time_ns, time.monotonic, time.perf_counter, time.localtime),
-        *(random.random, random.getrandbits),
-    ]
+# Functions in C whose answer a later process cannot compare, as the profiler spells them.
+_QUESTION = re.compile(
+    r"<built-in method (?:"
+    r"posix\.(?:l?stat|access|getcwd|getpid|urandom)"
+    r"|time\.(?:time|monotonic|perf_counter|process_time)(?:_ns)?|time\.(?:local|gm)time"
+    r"|(?:now|today|utcnow)(?: of type object at \w+)?)>"
+    r"|<method '(?:now|today|utcnow)' of '.*' objects>"
+    r"|<method '(?:random|getrandbits)' of '_random\.Random' objects>"
 )
 _SURPRISES = ("os.listdir", "os.scandir", "subprocess.Popen", "os.system", "socket.connect")
 _WRITING = os.O_WRONLY | os.O_RDWR
 _MISSING = "missing"
+# The hooks of editable installs and of test runners run behind it, and are nobody's helpers.
+_IMPORTING = "_find_and_load"
 _active = threading.local()
 _hooking = threading.Lock()
 _hooked = False
@@ -47,43 +49,28 @@ class Observed:
         self.codes: set[CodeType] = set()
         self.reads: set[str] = set()
         self.surprises: set[str] = set()
-        self._thread = threading.get_ident()
-        self._collecting = False
 
     def states(self) -> dict[str, str]:
         """A digest of each variable and file as it is now."""
         return {name: state_of(name) for name in sorted(self.reads)}
 
-    # -- what Python tells --------------------------------------------------------------------
-    def profile(self, frame: FrameType, event: str, argument: Any) -> None:
-        """A call, as `sys.setprofile` reports it."""
-        if self._collecting:  # what finalizers do is no part of the trace
-            return
-        if event == "call":
-            code = frame.f_code
-            if code not in self.codes and not _imported_by_library(frame):
-                self.codes.add(code)
-            if code is _ONE_VARIABLE and _asked_by_author(frame):
-                self.reads.add(f"env:{frame.f_locals['key']}")
-            elif code in _ALL_VARIABLES and _asked_by_author(frame):
-                self.surprises.add("all environment variables were read")
-        elif event == "c_call" and argument in _QUESTIONS and _asked_by_author(frame):
-            self.surprises.add(f"{argument.__module__}.{argument.__name__} was called")
-
-    def collection_begins(self, phase: str, info: Any) -> None:
-        """First of the garbage collector's callbacks."""
-        if phase == "start" and threading.get_ident() == self._thread:
-            self._collecting = True
-
-    def collection_ends(self, phase: str, info: Any) -> None:
-        """Last of the garbage collector's callbacks."""
-        if phase == "stop" and threading.get_ident() == self._thread:
-            self._collecting = False
+    def ran(self, entries: Iterable[Any]) -> None:
+        """Take over what a profiler counted: which code called which."""
+        calls = {entry.code: [call.code for call in entry.calls or ()] for entry in entries}
+        roots = calls.keys() - {call for called in calls.values() for call in called}
+        reached = _reached(calls, roots, lambda code: code.co_name == _IMPORTING)
+        author = [code for code in reached if not is_library_code(code)]
+        # A module of the author's that is imported meanwhile, though behind the import.
+        author += [c for c in calls if isinstance(c, CodeType) and c.co_name == "<module>"]
+        self.codes.update(code for code in author if not is_library_code(code))
+        asked = _reached(calls, self.codes, is_of_kdsl)
+        questions = {call for code in asked for call in calls.get(code, ())} - set(asked)
+        for question in questions:
+            if isinstance(question, str) and _QUESTION.fullmatch(question):
+                self.surprises.add(f"{question} was called")
 
     def heard(self, event: str, arguments: tuple[Any, ...]) -> None:
         """An audit event."""
-        if self._collecting:
-            return
         if event == "open":
             path, _, flags = arguments
             read = isinstance(path, str | bytes) and not (flags or 0) & _WRITING
@@ -93,26 +80,44 @@ class Observed:
             self.surprises.add(f"{event} was called")
 
 
+class _Variables(dict[Any, Any]):
+    """The environment as `os.environ` holds it, telling the thread's observer what is read."""
+
+    def __getitem__(self, key: Any) -> Any:
+        observed = getattr(_active, "observed", None)
+        if observed is not None and _asked_by_author(sys._getframe(1)):
+            observed.reads.add(f"env:{os.fsdecode(key)}")
+        return super().__getitem__(key)
+
+    def __iter__(self) -> Iterator[Any]:
+        observed = getattr(_active, "observed", None)
+        if observed is not None and _asked_by_author(sys._getframe(1)):
+            observed.surprises.add("all environment variables were read")
+        return super().__iter__()
+
+
 @contextmanager
 def observing() -> Iterator[Observed]:
     """Observe this thread; a profiler that is at work already makes that a surprise."""
-    _hook()
     observed = Observed()
     if sys.getprofile() is not None:
         observed.surprises.add("another profiler is at work")
         yield observed
         return
+    profiler = cProfile.Profile()
     _active.observed = observed
-    gc.callbacks.insert(0, observed.collection_begins)
-    gc.callbacks.append(observed.collection_ends)
-    sys.setprofile(observed.profile)
+    collecting = gc.isenabled()
+    gc.disable()  # finalizers are no part of the trace
+    _listen()
+    profiler.enable()
     try:
         yield observed
     finally:
-        sys.setprofile(None)
-        gc.callbacks.remove(observed.collection_begins)
-        gc.callbacks.remove(observed.collection_ends)
+        profiler.disable()
         _active.observed = None
+        if collecting:
+            gc.enable()
+    observed.ran(profiler.getstats())
 
 
 def state_of(name: str) -> str:
@@ -133,13 +138,15 @@ def still(states: Mapping[str, str]) -> bool:
     return all(state_of(name) == state for name, state in states.items())
 
 
-def _hook() -> None:
-    """Listen to audit events; a hook stays for ever, so there is one."""
+def _listen() -> None:
+    """Have audit events and look-ups in the environment told; both stay, and are silent after."""
     global _hooked
     with _hooking:
         if not _hooked:
             sys.addaudithook(_heard)
             _hooked = True
+        if not isinstance(os.environ._data, _Variables):  # type: ignore[attr-defined] # no other way
+            os.environ._data = _Variables(os.environ._data)  # type: ignore[attr-defined] # the same
 
 
 def _heard(event: str, arguments: tuple[Any, ...]) -> None:
@@ -148,19 +155,18 @@ def _heard(event: str, arguments: tuple[Any, ...]) -> None:
         observed.heard(event, arguments)
 
 
-def _imported_by_library(frame: FrameType | None) -> bool:
-    """Whether it runs, in this trace, because kdsl or NumPy imports a part of itself.
-
-    The hooks of editable installs and of test runners run then, and are nobody's helpers.
-    """
-    importing = False
-    while frame is not None and frame.f_code.co_name != "__kdsl_trace_root__":
-        code = frame.f_code
-        if importing and not code.co_filename.startswith("<frozen importlib"):
-            return is_library_code(code)
-        importing = importing or code.co_name == "_find_and_load"
-        frame = frame.f_back
-    return False
+def _reached(
+    calls: Mapping[Any, list[Any]], roots: Iterable[Any], beyond: Callable[[CodeType], bool]
+) -> list[CodeType]:
+    """The code that the roots lead to without passing through code that is `beyond`."""
+    found: dict[CodeType, None] = {}
+    left = [code for code in roots if isinstance(code, CodeType)]
+    while left:
+        code = left.pop()
+        if code not in found and not beyond(code):
+            found[code] = None
+            left += [call for call in calls.get(code, ()) if isinstance(call, CodeType)]
+    return list(found)
 
 
 def _asked_by_author(frame: FrameType | None) -> bool:
