@@ -115,6 +115,13 @@ EDITS = (
         "x[i] * C().f"),
     one("enum value", "import enum\nclass E(enum.Enum):\n    A = $", "x[i] * E.A.value"),
     one("named tuple", "import collections\nc = collections.namedtuple('P', 'f')($)", "x[i] * c.f"),
+    one("subclass of a number", "class C(int): pass\nc = C($)", "x[i] * int(c)"),
+    one("attribute of a list's subclass", "class C(list): f = $\nc = C()", "x[i] * c.f"),
+    one("method of a tuple's subclass",
+        "from typing import NamedTuple\nclass C(NamedTuple):\n    m: int\n"
+        "    def f(self): return self.m * $\nc = C(5)", "x[i] * c.f()"),
+    one("array of bf16", "import numpy as np, ml_dtypes\nF = np.array([$], ml_dtypes.bfloat16)",
+        "x[i] * int(F[0])"),
     one("attribute by text", "class C: f2 = $\nc = C()", "x[i] * getattr(c, 'f2')"),
     one("attribute by a computed text", "class C: f2 = $\nc = C()",
         "x[i] * getattr(c, 'f' + str(2))"),

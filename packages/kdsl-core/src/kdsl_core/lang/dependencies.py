@@ -17,6 +17,7 @@ from kdsl_core.lang.origins import home_of, is_installed, is_library, is_library
 from kdsl_core.lang.snapshot import Snapshot
 from kdsl_core.lang.values import (
     absent,
+    bytes_of,
     content,
     has_state,
     held_by,
@@ -128,7 +129,7 @@ class Dependencies:
             self._container(value, path)
         elif is_buffer(value):
             self._seen.add(id(value))
-            self._buffers.append((value, bytes(memoryview(value))))
+            self._buffers.append((value, bytes_of(value)))
         elif has_state(value):
             self._object(value, path)
 
@@ -177,16 +178,22 @@ class Dependencies:
     def _container(self, value: Any, path: str) -> None:
         items = items_of(value)
         self._contents.append((value, items))
-        self._reached(path, "items", value, [(f"[{i}]", item) for i, item in enumerate(items)])
+        parts = [(f"[{i}]", item) for i, item in enumerate(items)]
+        if not is_library(value):  # a subclass, with attributes and methods of its own
+            parts += self._attributes(value)
+        self._reached(path, "items", value, parts)
 
     def _object(self, value: Any, path: str) -> None:
+        self._reached(path, "object", value, self._attributes(value))
+
+    def _attributes(self, value: Any) -> list[tuple[str, Any]]:
         spaces = spaces_of(value)
         names = self._known | self.mentioned
         everything = self.everything and not is_installed(home_of(value))
         held = sorted(held_by(spaces, names, everything=everything))
         # A name that one of them lacks may come to hide another's.
         parts = [(f".{name}", self._binding(space, name)) for space in spaces for name in held]
-        self._reached(path, "object", value, [part for part in parts if part[1] is not absent])
+        return [part for part in parts if part[1] is not absent]
 
 
 def nested_codes(code: CodeType) -> Iterator[CodeType]:

@@ -10,6 +10,7 @@ import dis
 import hashlib
 import re
 import struct
+from collections import namedtuple
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
@@ -21,10 +22,20 @@ import numpy as np
 
 from kdsl_core.lang.dependencies import Dependencies, Fact
 from kdsl_core.lang.origins import is_library, is_library_code, is_library_module
-from kdsl_core.lang.values import absent, is_buffer, is_container, items_of, slots_of, vars_of
+from kdsl_core.lang.values import (
+    absent,
+    bytes_of,
+    is_buffer,
+    is_container,
+    items_of,
+    slots_of,
+    vars_of,
+)
 
 _DIGEST_DIGITS = 32
 _DEPTH_LIMIT = 40
+_NUMBERS: tuple[Any, ...] = (str, bytes, int, float, complex)  # a subclass is worth one of them
+_Field: type = type(vars(namedtuple("_Field", "name"))["name"])  # a class without a name in C
 
 
 class Unstated(Exception):
@@ -84,8 +95,10 @@ class _Speller:
             return self._code(fact.value.__code__)
         if isinstance(fact.value, ModuleType):
             return "module"
-        kind = fact.value if isinstance(fact.value, type) else type(fact.value)
-        return kind.__qualname__
+        if isinstance(fact.value, type):
+            return fact.value.__qualname__
+        numbers = [base.__repr__(fact.value) for base in _NUMBERS if isinstance(fact.value, base)]
+        return " ".join([type(fact.value).__qualname__, *numbers])
 
     def _at(self, path: str, value: Any) -> str:
         try:
@@ -182,7 +195,7 @@ def _named(value: Any) -> str:
 def _buffer(value: Any) -> str:
     kind, shape = getattr(value, "dtype", ""), getattr(value, "shape", len(value))
     typecode = getattr(value, "typecode", "")
-    return f"{kind}{typecode} {shape} {hashlib.sha256(bytes(memoryview(value))).hexdigest()}"
+    return f"{kind}{typecode} {shape} {hashlib.sha256(bytes_of(value)).hexdigest()}"
 
 
 def _float(value: float) -> str:
@@ -199,6 +212,7 @@ _EXACT: dict[type, Callable[[Any], str]] = {
     Decimal: repr,
     Fraction: repr,
     type(absent): repr,
+    _Field: lambda v: repr(v.__reduce__()[1]),
 }
 # … and of these with their subclasses.
 _SPELLINGS: tuple[tuple[Any, Callable[[Any], str]], ...] = (

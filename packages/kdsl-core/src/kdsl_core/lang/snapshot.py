@@ -10,7 +10,7 @@ from operator import attrgetter, is_, itemgetter
 from types import CellType, FunctionType
 from typing import Any
 
-from kdsl_core.lang.values import absent, items_of
+from kdsl_core.lang.values import absent, bytes_of, items_of
 
 _code_of, _defaults_of = attrgetter("__code__"), attrgetter("__defaults__")
 _content_of = attrgetter("cell_contents")
@@ -62,7 +62,7 @@ class Snapshot:
             now = items_of(container)
             if len(now) != len(before) or not all(map(is_, now, before)):
                 return False
-        return all(bytes(memoryview(buffer)) == held for buffer, held in self._buffers)
+        return all(bytes_of(buffer) == held for buffer, held in self._buffers)
 
 
 def _by_space(bindings: Iterable[tuple[Any, str, Any]]) -> list[tuple[Any, Any, Any, Any]]:

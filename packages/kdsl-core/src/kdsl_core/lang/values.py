@@ -152,6 +152,11 @@ def is_buffer(value: Any) -> bool:
     )
 
 
+def bytes_of(buffer: Any) -> bytes:
+    """The contents of what `is_buffer` knows."""
+    return bytes(buffer) if isinstance(buffer, bytearray) else buffer.tobytes()
+
+
 def has_state(value: Any) -> bool:
     """Whether an author decides what its attributes are: not so for what libraries define."""
     if not is_library(value):
