@@ -59,8 +59,9 @@ def test_no_star_imports() -> None:
 
 
 def is_broad(handler: ast.ExceptHandler) -> bool:
-    """Whether it catches everything and does not end by raising it again."""
-    if isinstance(handler.body[-1], ast.Raise) and handler.body[-1].exc is None:
+    """Whether it catches everything and does not end by raising it again, or another from it."""
+    last = handler.body[-1]
+    if isinstance(last, ast.Raise) and (last.exc is None or last.cause is not None):
         return False
     caught = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
     names = {ast.unparse(kind) if kind else "everything" for kind in caught}

@@ -208,7 +208,7 @@ def test_warm_up_loads_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warming, "load", load)
     assert kr.warm_up(kr.Manifest([copied(), copied("sm_90a")]), device=1) == 1
     assert loaded == [("copied", 1, served.copied)]
-    assert served.copied.traced(copied().specialisation()).loaded[1] == "loaded"
+    assert served.copied.lowered(copied().specialisation(), "sm_80").loaded[1] == "loaded"
     with pytest.raises(BuildError, match="2 of 3") as caught:
         kr.warm_up(kr.Manifest([copied(), BROKEN, ABSENT]))
     assert caught.value.code == "K737"

@@ -47,6 +47,7 @@ _HOME = {
     "require_driver": "driver",
     "to_device": "device_array",
     "build": "builds",
+    "recall": "builds",
     "LoadedKernel": "launch",
     "load": "launch",
     "run": "launch",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from kdsl_core.lang import watch
 from kdsl_runtime.assemble import AssembleOptions, ResourceReport, assemble, surface
-from kdsl_runtime.cache import Cache, Entry, content_key, default_cache
+from kdsl_runtime.cache import Cache, Entry, content_key, default_cache, recipe_key
 from kdsl_runtime.ptx_module import PtxModule
 from kdsl_runtime.toolchain import Toolchain, default_toolchain
 
@@ -60,6 +61,35 @@ def build(
         report = ResourceReport.from_json(entry.metadata["report"])
         surface(report, module.entry, module.target)
     return entry
+
+
+def recall(
+    recipe: Mapping[str, Any],
+    trace: Callable[[], tuple[str, dict[str, Any] | None]],
+    holds: Callable[[dict[str, Any]], bool],
+    *,
+    cache: Cache | None = None,
+) -> tuple[str, dict[str, Any]]:
+    """The PTX that `recipe` became, with the facts of its launch; `trace` is called when it is new.
+
+    `trace` gives the PTX and its facts as JSON values, or None for a result that no other process
+    may use. `holds` says whether facts that were kept are true here, such as digests of files.
+
+    Raises: whatever `trace` raises.
+    """
+
+    def traced() -> Entry:
+        text, facts = trace()
+        metadata = {"kind": "ptx", "facts": facts, "dependencies": recipe.get("dependencies", [])}
+        return Entry(metadata, text.encode())
+
+    entry = (cache or default_cache()).get_or_build(
+        recipe_key(recipe),
+        traced,
+        accept=lambda entry: holds(entry.metadata["facts"]),
+        keep=lambda entry: entry.metadata["facts"] is not None,
+    )
+    return entry.payload.decode(), entry.metadata["facts"]
 
 
 def key_of(module: PtxModule, toolchain: Toolchain, options: AssembleOptions) -> str:

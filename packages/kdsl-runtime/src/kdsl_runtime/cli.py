@@ -87,7 +87,7 @@ def list_entries(disk: DiskCache) -> None:
     """List the entries, most recently used first."""
     from rich.table import Table
 
-    table = Table("key", "kernel", "target", "registers", "spills", "KiB", "used", box=None)
+    table = Table("key", "kind", "kernel", "target", "registers", "spills", "KiB", "used", box=None)
     for file in reversed(disk.files()):
         entry = disk.peek(file.key)
         if entry is not None:
@@ -107,6 +107,8 @@ def stats(disk: DiskCache) -> None:
     click.echo(f"directory  {disk.root}")
     click.echo(f"entries    {len(files)}")
     click.echo(f"size       {size / 2**20:.1f} MiB of at most {disk.max_bytes / 2**20:.0f} MiB")
+    click.echo(f"layers     {os.environ.get('KDSL_CACHE_LAYERS') or 'none'}")
+    click.echo(f"remote     {os.environ.get('KDSL_CACHE_REMOTE') or 'none'}")
 
 
 @cache.command()
@@ -132,6 +134,35 @@ def prune(disk: DiskCache, max_mib: int | None) -> None:
     """Remove what was not used for longest, until the bound is kept."""
     removed = disk.prune(None if max_mib is None else max_mib << 20)
     click.echo(f"{removed} entries removed")
+
+
+@cache.command("export")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.pass_obj
+@_reported
+def export_cache(disk: DiskCache, file: Path) -> None:
+    """Write every entry to FILE, a tar that `import` takes on another machine."""
+    from kdsl_runtime.cache.archive import export_entries
+
+    click.echo(f"{export_entries(disk, file)} entries written to {file}")
+
+
+@cache.command("import")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.pass_obj
+@_reported
+def import_cache(disk: DiskCache, file: Path) -> None:
+    """Take over the entries of FILE, from a source that you trust; exit code 1 when one is bad."""
+    from kdsl_runtime.cache.archive import import_entries
+
+    good = bad = 0
+    for name, problem in import_entries(disk, file):
+        good += problem is None
+        bad += problem is not None
+        if problem is not None:
+            click.echo(f"{name}: {problem}")
+    click.echo(f"{good} entries taken over, {bad} refused")
+    sys.exit(1 if bad else 0)
 
 
 @cache.command()
@@ -163,11 +194,12 @@ def _open_cache(directory: Path | None) -> DiskCache:
         ) from problem
 
 
-def _facts(metadata: Any) -> tuple[str, str, str, str]:
+def _facts(metadata: Any) -> tuple[str, str, str, str, str]:
+    facts = metadata.get("facts") or metadata
     report = metadata.get("report", {})
-    spills = report.get("spill_stores", 0) + report.get("spill_loads", 0)
-    kernel, target = str(metadata.get("entry", "?")), str(metadata.get("target", "?"))
-    return kernel, target, str(report.get("registers", "?")), str(spills)
+    spills = report.get("spill_stores", 0) + report.get("spill_loads", 0) if report else ""
+    kind, kernel, target = metadata.get("kind"), facts.get("entry"), facts.get("target")
+    return str(kind), str(kernel), str(target), str(report.get("registers", "")), str(spills)
 
 
 def _show_checks(checks: list[Any]) -> None:

@@ -11,6 +11,8 @@ _NAMES = (
     "build_seconds",
     "memory_hits",
     "disk_hits",
+    "sealed_hits",
+    "remote_hits",
     "misses",
     "bad_entries",
     "evictions",

@@ -46,8 +46,8 @@ def warm_up(manifest: Manifest | str | os.PathLike[str], device: int = 0) -> int
 
 def _load(variant: Variant, device: int) -> None:
     kernel, needed = variant.function(), variant.specialisation()
-    traced = kernel.traced(needed)
-    traced.loaded[device] = load(variant.module(), device, origin=(kernel, needed))
+    lowered = kernel.lowered(needed, variant.target)
+    lowered.loaded[device] = load(lowered.module, device, origin=(kernel, needed))
 
 
 def _failed(failures: Sequence[Outcome], tried: int) -> BuildError:

@@ -1,156 +1,221 @@
-"""What a trace read outside of the kernel's function, so that a rebinding is noticed.
+"""What a trace read outside of the kernel's function, so that a change of it is noticed.
 
-A traced kernel may run again only while every global, closure variable, default and helper that
-its code could read is what it was.
+A traced kernel may run again only while every global, closure variable, default, attribute and
+helper that its code could read is what it was. The walk follows names: it is an
+over-approximation where code mentions what it does not reach.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from types import CodeType, FunctionType, ModuleType
-from typing import Any
+import builtins
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import CellType, CodeType, FunctionType, ModuleType
+from typing import Any, NamedTuple
 
-_absent = object()
-# Code of these packages does not change under a running program.
-_LIBRARIES = frozenset(
-    ["kdsl_core", "numpy", "ml_dtypes", "builtins", "math", "functools", "itertools", "typing"]
+from kdsl_core.lang.origins import home_of, is_installed, is_library, is_library_code
+from kdsl_core.lang.snapshot import Snapshot
+from kdsl_core.lang.values import (
+    absent,
+    bytes_of,
+    content,
+    has_state,
+    held_by,
+    is_buffer,
+    is_container,
+    items_of,
+    parts_of,
+    spaces_of,
+    vars_of,
 )
+
+# Names that read others by a text; the code's texts then count as names.
+_WHOLE_MODULE = frozenset(["globals", "locals", "vars", "eval", "exec"])
+_LOOK_UPS = frozenset(["getattr", "attrgetter", "methodcaller", "getmembers", "getattr_static"])
+_IMPORTS = frozenset(["import_module", "__import__"])
+_REFLECTIVE = _WHOLE_MODULE | _LOOK_UPS | _IMPORTS | {"dir", "__dict__"}
+_ALWAYS = frozenset(["_value_", "_name_", "__wrapped__"])
+# Code of other packages is followed as far as this; a trace that reads more is not kept on disk.
+_MOST_FACTS = 500
+_BUILTINS = frozenset(vars(builtins))
+
+
+class Fact(NamedTuple):
+    """One thing that was reached: the path of names to it, its kind, and what it consists of."""
+
+    path: str
+    kind: str
+    value: Any
+    parts: tuple[tuple[str, Any], ...]
 
 
 class Dependencies:
     """The values that a function could read by name when this was made.
 
     Follows globals, attributes of modules, classes and objects, closures, defaults, helper
-    functions, and the contents of containers. `more` are further roots: static arguments.
+    functions, special methods, and the contents of containers and arrays. `more` are further
+    roots: static arguments. `facts` lists what was reached, in an order that depends on the code
+    alone. `outside` says whether files and the like, which no name leads to, are what they were.
+    `complete` is false when too much of other packages could be reached to follow all of it.
     """
 
     def __init__(self, function: FunctionType, more: Iterable[Any] = ()) -> None:
-        self._bindings: list[tuple[Mapping[str, Any], str, Any]] = []
-        self._cells: list[tuple[Any, Any]] = []
+        self.outside: Callable[[], bool] | None = None
+        self._known: frozenset[str] = frozenset()
+        self.roots = list(more)
+        while True:  # a method found late may name attributes of an object met early
+            self._forget()
+            self._function(function, function.__name__, "rewritten")
+            for number, value in enumerate(self.roots):
+                self._value(value, f"argument {number}")
+            if self.mentioned <= self._known:
+                break
+            self._known |= self.mentioned
+        self._snapshot = Snapshot(
+            self._bindings, self._cells, self._functions, self._contents, self._buffers
+        )
+
+    def _forget(self) -> None:
+        self.facts: list[Fact] = []
+        self.mentioned: set[str] = set(_ALWAYS)
+        self.everything = False
+        self.complete = True
+        self._bindings: list[tuple[Any, str, Any]] = []
+        self._cells: list[tuple[CellType, Any]] = []
         self._functions: list[tuple[FunctionType, tuple[Any, ...]]] = []
         self._contents: list[tuple[Any, list[Any]]] = []
+        self._buffers: list[tuple[Any, bytes]] = []
         self._seen: set[int] = set()
-        self._function(function)
-        for value in more:
-            self._value(value, set(_names(function.__code__)))
 
     def unchanged(self) -> bool:
         """Whether every one of them is what it was."""
-        for space, name, value in self._bindings:
-            if space.get(name, _absent) is not value:
-                return False
-        for cell, value in self._cells:
-            if _content(cell) is not value:
-                return False
-        for function, parts in self._functions:
-            if any(a is not b for a, b in zip(_parts(function), parts, strict=True)):
-                return False
-        return all(_same(_items(obj), items) for obj, items in self._contents)
+        return self._snapshot.holds() and (self.outside is None or self.outside())
 
-    def _function(self, function: FunctionType) -> None:
-        if id(function) in self._seen:
+    def codes(self) -> Iterator[CodeType]:
+        """The code of every function reached, and of those nested in them."""
+        for _, (code, *_) in self._functions:
+            yield from nested_codes(code)
+
+    # -- the walk -----------------------------------------------------------------------------
+    def _reached(self, path: str, kind: str, value: Any, parts: Iterable[tuple[str, Any]]) -> None:
+        """Note a thing, then follow what it consists of."""
+        noted = tuple(parts)
+        self._seen.add(id(value))
+        self.facts.append(Fact(path, kind, value, noted))
+        for label, part in noted:
+            self._value(part, f"{path}{label}")
+
+    def _value(self, value: Any, path: str) -> None:
+        """What can be read through a value, by the attribute names that code mentions."""
+        if id(value) in self._seen:
             return
-        self._seen.add(id(function))
-        self._functions.append((function, _parts(function)))
-        names = set(_names(function.__code__))
-        for name in sorted(names & function.__globals__.keys()):
-            self._binding(function.__globals__, name, names)
-        for cell in function.__closure__ or ():
-            value = _content(cell)
-            self._cells.append((cell, value))
-            self._value(value, names)
-        defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
-        for value in defaults:
-            self._value(value, names)
-
-    def _binding(self, space: Mapping[str, Any], name: str, names: set[str]) -> None:
-        value = space.get(name, _absent)
-        self._bindings.append((space, name, value))
-        self._value(value, names)
-
-    def _value(self, value: Any, names: set[str]) -> None:
-        """What can be read through a value, by the attribute names that the code mentions."""
+        if len(self.facts) >= _MOST_FACTS and is_installed(home_of(value)):
+            self.complete = False
+            return
         staged = vars_of(value).get("__kdsl_staged__")
         if staged is not None:
-            value = staged.function
-        if isinstance(value, staticmethod | classmethod):
-            value = value.__func__
-        if isinstance(value, FunctionType):
-            if not _is_library(value.__module__):
-                self._function(value)
-        elif id(value) in self._seen:
-            return
-        elif isinstance(value, list | dict | set | tuple | frozenset):
-            self._container(value, names)
-        elif not _is_library(_home(value)):
-            self._object(value, names)
+            self._reached(path, "staged", value, [])
+            if id(staged.function) not in self._seen:
+                self._function(staged.function, path, "rewritten")
+        elif isinstance(value, FunctionType):
+            if not is_library_code(value.__code__):
+                self._function(value, path)
+            elif value.__closure__:  # such as contextlib's around an author's function
+                self._functions.append((value, _parts(value)))
+                self._reached(path, "function", value, self._captured(value))
+        elif (parts := parts_of(value)) is not None:
+            self._reached(path, "wrapper", value, parts)
+        elif is_container(value):
+            self._container(value, path)
+        elif is_buffer(value):
+            self._seen.add(id(value))
+            self._buffers.append((value, bytes_of(value)))
+        elif has_state(value):
+            self._object(value, path)
 
-    def _container(self, value: Any, names: set[str]) -> None:
-        self._seen.add(id(value))
-        items = _items(value)
+    def _function(self, function: FunctionType, path: str, kind: str = "function") -> None:
+        own = self._names_of(function.__code__)
+        self.mentioned |= own
+        self._functions.append((function, _parts(function)))
+        space = function.__globals__
+        for name in sorted(own & _BUILTINS - space.keys()):
+            self._bindings.append((space, name, absent))  # a global of that name would hide it
+        read = own & space.keys()
+        if own & _WHOLE_MODULE:
+            read |= {name for name in space if not name.startswith("__")}
+        parts = [(f".{name}", self._binding(space, name)) for name in sorted(read)]
+        parts += [(f".{name}", self._binding(sys.modules, name)) for name in _imports(own, space)]
+        parts += self._captured(function)
+        parts += [("=", value) for value in function.__defaults__ or ()]
+        keywords = function.__kwdefaults__ or {}
+        if keywords:
+            self._contents.append((keywords, items_of(keywords)))
+        parts += sorted((f".{name}=", value) for name, value in keywords.items())
+        self._reached(path, kind, function, parts)
+
+    def _captured(self, function: FunctionType) -> list[tuple[str, Any]]:
+        held = [(cell, content(cell)) for cell in function.__closure__ or ()]
+        self._cells += held
+        free = zip(function.__code__.co_freevars, held, strict=True)
+        return [(f".{name}", value) for name, (_, value) in free]
+
+    def _names_of(self, code: CodeType) -> set[str]:
+        names: set[str] = set()
+        texts: set[str] = set()
+        for part in nested_codes(code):
+            names.update(part.co_names)
+            texts.update(word for text in part.co_consts for word in _words(text))
+        if names & _REFLECTIVE:
+            self.everything = True
+            names |= texts
+        return names
+
+    def _binding(self, space: Mapping[str, Any], name: str) -> Any:
+        value = space.get(name, absent)
+        self._bindings.append((space, name, value))
+        return value
+
+    def _container(self, value: Any, path: str) -> None:
+        items = items_of(value)
         self._contents.append((value, items))
-        for item in items:
-            self._value(item, names)
+        parts = [(f"[{i}]", item) for i, item in enumerate(items)]
+        if not is_library(value):  # a subclass, with attributes and methods of its own
+            parts += self._attributes(value)
+        self._reached(path, "items", value, parts)
 
-    def _object(self, value: Any, names: set[str]) -> None:
-        self._seen.add(id(value))
-        spaces = [vars_of(value)]
-        kinds = () if isinstance(value, ModuleType) else _classes(value)
-        spaces += [vars_of(kind) for kind in kinds if not _is_library(kind.__module__)]
+    def _object(self, value: Any, path: str) -> None:
+        self._reached(path, "object", value, self._attributes(value))
+
+    def _attributes(self, value: Any) -> list[tuple[str, Any]]:
+        spaces = spaces_of(value)
+        names = self._known | self.mentioned
+        everything = self.everything and not is_installed(home_of(value))
+        held = sorted(held_by(spaces, names, everything=everything))
         # A name that one of them lacks may come to hide another's.
-        held = sorted(names & set().union(*spaces))
-        for space in spaces:
-            for name in held:
-                self._binding(space, name, names)
+        parts = [(f".{name}", self._binding(space, name)) for space in spaces for name in held]
+        return [part for part in parts if part[1] is not absent]
 
 
-def vars_of(value: Any) -> Mapping[str, Any]:
-    """The attributes that a value holds itself; none where it has no room for them."""
-    found = getattr(value, "__dict__", None)
-    return found if isinstance(found, Mapping) else {}
-
-
-def _classes(value: Any) -> tuple[type, ...]:
-    kind = value if isinstance(value, type) else type(value)
-    return kind.__mro__[1:] if isinstance(value, type) else kind.__mro__
+def nested_codes(code: CodeType) -> Iterator[CodeType]:
+    """A code object and those nested in it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from nested_codes(constant)
 
 
 def _parts(function: FunctionType) -> tuple[Any, ...]:
-    keywords = function.__kwdefaults__ or {}
-    return function.__code__, function.__defaults__, *keywords.values()
+    return function.__code__, function.__defaults__
 
 
-def _items(container: Any) -> list[Any]:
-    if isinstance(container, dict):
-        return [part for pair in container.items() for part in pair]
-    return list(container)
+def _imports(names: set[str], space: Mapping[str, Any]) -> list[str]:
+    """Modules that a function's own import statements name."""
+    package = space.get("__package__") or ""
+    paths = {*names, *(f"{package}.{name}" for name in names if package)}
+    found = (path for path in paths - space.keys() if isinstance(sys.modules.get(path), ModuleType))
+    return sorted(path for path in found if not is_library(sys.modules[path]))
 
 
-def _same(now: list[Any], before: list[Any]) -> bool:
-    return len(now) == len(before) and all(a is b for a, b in zip(now, before, strict=True))
-
-
-def _home(value: Any) -> str:
-    if isinstance(value, ModuleType):
-        return value.__name__
-    kind = value if isinstance(value, type) else type(value)
-    return str(getattr(kind, "__module__", ""))
-
-
-def _is_library(module: str | None) -> bool:
-    return (module or "builtins").split(".")[0] in _LIBRARIES
-
-
-def _content(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return _absent
-
-
-def _names(code: CodeType) -> Iterator[str]:
-    """Names of globals and attributes in a code object and those nested in it."""
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names(constant)
+def _words(text: Any) -> list[str]:
+    words = text.split(".") if isinstance(text, str) else []
+    return words if all(word.isidentifier() for word in words) else []

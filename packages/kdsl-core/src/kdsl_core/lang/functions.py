@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 import functools
+import hashlib
 import inspect
 import threading
 from collections.abc import Callable
@@ -55,6 +56,19 @@ class Staged:
             with _REWRITING:
                 self._rewritten = self._rewritten or self._rewrite()
         return self._rewritten
+
+    def meaning(self) -> str:
+        """A digest of the text that is rewritten: without positions, comments and docstring.
+
+        It may differ from the running code's text when the file was edited after its import.
+        Raises: StagingError K320, K321 as a launch would.
+        """
+        with _REWRITING:
+            node = _undecorated(definition(self.function, self.source))
+            first = node.body[0]
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+                node.body = node.body[1:]
+            return hashlib.sha256(ast.dump(node).encode()).hexdigest()
 
     def _rewrite(self) -> FunctionType:
         function = self.function

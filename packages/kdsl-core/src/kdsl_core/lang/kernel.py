@@ -13,6 +13,7 @@ from kdsl_core.lang.arguments import Bound, bind, classify
 from kdsl_core.lang.dependencies import Dependencies
 from kdsl_core.lang.functions import Staged
 from kdsl_core.lang.launch import Dim3, Launch, extent
+from kdsl_core.lang.lowered import Lowered
 from kdsl_core.lang.signature import Signature
 from kdsl_core.lang.specialisation import Specialisation
 from kdsl_core.lang.tensor_class import TensorClass
@@ -48,7 +49,9 @@ class KernelFunction:
         self.__module__ = function.__module__
         self.__qualname__ = function.__qualname__
         self.__wrapped__ = function
+        self.__kdsl_staged__ = self.staged  # how dependencies see through it
         self._traces: dict[Any, list[tuple[Dependencies, Traced]]] = {}
+        self._lowered: dict[Any, list[tuple[Dependencies, Lowered]]] = {}
         self._classes: dict[Any, tuple[TensorClass, ...]] = {}
 
     def __repr__(self) -> str:
@@ -112,10 +115,13 @@ class KernelFunction:
             self._classes[facts] = found
         return found
 
-    def traced(self, needed: Specialisation) -> Traced:
-        """The optimised IR of a specialisation; traced when it is new or what it read changed."""
+    def traced(self, needed: Specialisation, *, afresh: bool = False) -> Traced:
+        """The optimised IR of a specialisation; traced when it is new or what it read changed.
+
+        `afresh` traces in any case, for somebody who watches what a trace reads.
+        """
         kept = self._traces.setdefault(needed, [])
-        for dependencies, traced in kept:
+        for dependencies, traced in () if afresh else kept:
             if dependencies.unchanged():
                 return traced
         for watcher in watch.watchers:
@@ -135,9 +141,25 @@ class KernelFunction:
         """Those that were traced in this process."""
         return [needed for needed, kept in list(self._traces.items()) if kept]
 
+    def lowered(self, needed: Specialisation, target: str | Target) -> Lowered:
+        """The PTX of a specialisation: known, kept by an earlier process, or new.
+
+        Raises: as `module`; ArgumentError K602 without the package kdsl-runtime.
+        """
+        kept = self._lowered.setdefault((needed, str(target)), [])
+        for dependencies, lowered in kept:
+            if dependencies.unchanged():
+                return lowered
+        from kdsl_core.lang.recipes import obtain
+
+        dependencies, lowered = obtain(self, needed, target_of(target))
+        kept[:] = [(dependencies, lowered), *kept[: _MOST_KEPT - 1]]
+        return lowered
+
     def clear(self) -> None:
-        """Forget what was traced, so that the next use traces again."""
+        """Forget what was traced, so that the next use traces again or asks the cache."""
         self._traces.clear()
+        self._lowered.clear()
 
     def ir(self, *args: Any, block: Any, cluster: Any = None, **statics: Any) -> str:
         """The IR as text, for arrays or `kd.spec`s."""
@@ -193,9 +215,10 @@ class KernelFunction:
         """
         from kdsl_core.lang.host import runtime
 
+        host = runtime("building a cubin")
         needed = self.specialisation(*args, block=block, cluster=cluster, **statics)
-        module = self.built(self.traced(needed), target_of(target))
-        payload: bytes = runtime("building a cubin").build(module, origin=(self, needed)).payload
+        module = self.lowered(needed, target).module
+        payload: bytes = host.build(module, origin=(self, needed)).payload
         return payload
 
     def specialisation(

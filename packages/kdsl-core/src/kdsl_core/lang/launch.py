@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kdsl_core.errors import ArgumentError, KdslError, ResourceError
-from kdsl_core.ir import target_of
 from kdsl_core.ir.target import MAX_THREADS_PER_BLOCK
 from kdsl_core.lang import watch
 from kdsl_core.lang.arguments import Bound, bind
@@ -129,14 +128,13 @@ class Launch:
     def _on_gpu(self, bound: Bound, grid: Dim3, block: Dim3, cluster: Dim3 | None) -> None:
         host = runtime("a launch on the GPU")
         device = host.common_device(bound.arrays)[1]
-        traced = self.kernel.trace(bound, block, cluster)
-        loaded = traced.loaded.get(device)
+        needed = self.kernel.specialised(bound, block, cluster)
+        lowered = self.kernel.lowered(needed, host.driver.device(device).target)
+        loaded = lowered.loaded.get(device)
         if loaded is None:
-            module = self.kernel.built(traced, target_of(host.driver.device(device).target))
-            loaded = traced.loaded[device] = host.load(
-                module, device, origin=(self.kernel, traced.specialisation)
-            )
+            origin = self.kernel, needed
+            loaded = lowered.loaded[device] = host.load(lowered.module, device, origin=origin)
         stream = self.stream
         if stream is None:
             stream = host.launch_stream(bound.arrays.values(), device)
-        loaded.launch(grid, block, traced.values(bound), stream, cluster, self.overlap)
+        loaded.launch(grid, block, lowered.values(bound), stream, cluster, self.overlap)

@@ -103,7 +103,8 @@ class MapEvaluator:
     """
 
     def __init__(self, spec: TensorMapSpec, params: Sequence[Param]) -> None:
-        self._spec = spec
+        self.spec = spec
+        self.params = params
         read = {operand for op in spec.program for operand in op.reads()}
         read.update((spec.address, *spec.sizes, *spec.strides))
         self._inputs = [(i, p.value) for i, p in enumerate(params) if p.value in read]
@@ -117,7 +118,7 @@ class MapEvaluator:
         return self._of(*(values[index] for index, _ in self._inputs))
 
     def _compute(self, *numbers: Any) -> TensorMap:
-        spec = self._spec
+        spec = self.spec
         held: dict[Operand, Array] = {
             value: np.full((1, 1), number, value.dtype.numpy)
             for (_, value), number in zip(self._inputs, numbers, strict=True)

@@ -33,15 +33,14 @@ _MOST_RETRACES = 64
 class Traced:
     """A traced kernel, where its parameters' values come from, and what was built of it.
 
-    `modules` holds PTX by target, `loaded` what a GPU runs by device; `maps` computes the tensor
-    maps, which are the last parameters, from the others.
+    `modules` holds PTX by target; `maps` computes the tensor maps, which are the last parameters,
+    from the others.
     """
 
     kernel: Kernel
     specialisation: Specialisation
     origins: list[Origin] = field(default_factory=list)
     modules: dict[Any, Any] = field(default_factory=dict)
-    loaded: dict[int, Any] = field(default_factory=dict)
     maps: list[MapEvaluator] = field(default_factory=list)
 
     def values(self, bound: Bound, addresses: Mapping[str, int] | None = None) -> list[Any]:
@@ -50,13 +49,7 @@ class Traced:
         `addresses` says where the arrays are for the simulator.
         Raises: ArgumentError K630 … K635 for arrays that the TMA unit cannot describe.
         """
-        values = [
-            addresses[origin[1]]
-            if addresses is not None and origin[0] == "pointer"
-            else _value_of(origin, bound)
-            for origin in self.origins[: len(self.origins) - len(self.maps)]
-        ]
-        return [*values, *(evaluate(values) for evaluate in self.maps)]
+        return values_of(self.origins, self.maps, bound, addresses)
 
     def add_maps(self) -> None:
         """Note the tensor maps that the trace asked for."""
@@ -65,6 +58,22 @@ class Traced:
             assert param.map is not None
             self.origins.append(("tensor_map", param.map))
             self.maps.append(MapEvaluator(param.map, params))
+
+
+def values_of(
+    origins: Sequence[Origin],
+    maps: Sequence[MapEvaluator],
+    bound: Bound,
+    addresses: Mapping[str, int] | None = None,
+) -> list[Any]:
+    """The parameters' values for a call; see `Traced.values`."""
+    values = [
+        addresses[origin[1]]
+        if addresses is not None and origin[0] == "pointer"
+        else _value_of(origin, bound)
+        for origin in origins[: len(origins) - len(maps)]
+    ]
+    return [*values, *(evaluate(values) for evaluate in maps)]
 
 
 def _value_of(origin: Origin, bound: Bound) -> Any:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from kdsl_runtime.cache.disk import DiskCache, KdslCacheWarning
+from kdsl_runtime.cache.disk import DiskCache
 from kdsl_runtime.cache.entry import CorruptEntry, Entry
+from kdsl_runtime.cache.files import KdslCacheWarning
 from kdsl_runtime.cache.keys import content_key, recipe_key
 from kdsl_runtime.cache.layers import Cache, default_cache
 from kdsl_runtime.cache.location import default_directory
 from kdsl_runtime.cache.memory import MemoryCache
+from kdsl_runtime.cache.remote import RemoteCache
+from kdsl_runtime.cache.sealed import SealedCache
 
 __all__ = [
     "Cache",
@@ -16,6 +19,8 @@ __all__ = [
     "Entry",
     "KdslCacheWarning",
     "MemoryCache",
+    "RemoteCache",
+    "SealedCache",
     "content_key",
     "default_cache",
     "default_directory",

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
-import secrets
-import time
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -16,19 +13,25 @@ from pathlib import Path
 from kdsl_core.errors import CacheError
 from kdsl_runtime import metrics
 from kdsl_runtime.cache.entry import FORMAT_VERSION, CorruptEntry, Entry, decode, encode
+from kdsl_runtime.cache.files import (
+    BAD,
+    SUFFIX,
+    TEMPORARY,
+    KdslCacheWarning,
+    age_s,
+    entry_path,
+    read_file,
+    remove,
+    write_file,
+)
 from kdsl_runtime.cache.flight import lock_file, sweep
 from kdsl_runtime.cache.keys import check_key
-from kdsl_runtime.cache.location import check_file, make_private, refused_entry
+from kdsl_runtime.cache.location import make_private
 
 DEFAULT_MAX_BYTES = 2 << 30
-_SUFFIX, _BAD, _TEMPORARY = ".kdsl", ".bad", ".tmp"
 _WRITES_BETWEEN_PRUNES = 64
 _RUBBISH_AGE_S = 3600.0
 _PRUNE_TO = 0.9  # of the bound, so that not every later write has to prune again
-
-
-class KdslCacheWarning(UserWarning):
-    """The cache works less well than it should; results are right all the same."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ class DiskCache:
 
     def path_of(self, key: str) -> Path:
         """Where the entry of `key` is kept."""
-        return self._home / check_key(key)[:2] / f"{key}{_SUFFIX}"
+        return entry_path(self.root, key)
 
     def get(self, key: str) -> Entry | None:
         """The verified entry of `key`; None when there is none or it had to be set aside.
@@ -75,7 +78,7 @@ class DiskCache:
     def peek(self, key: str) -> Entry | None:
         """As `get`, but the entry does not count as used."""
         path = self.path_of(key)
-        data = _read(path)
+        data = read_file(path, {os.geteuid()})
         if data is None:
             return None
         try:
@@ -92,18 +95,11 @@ class DiskCache:
         path, data = self.path_of(key), encode(key, entry)
         for directory in (self.root, self._home, path.parent):
             make_private(directory)
-        temporary = path.with_name(f".{key}.{os.getpid()}.{secrets.token_hex(4)}{_TEMPORARY}")
-        try:
-            _write(temporary, data)
-            os.replace(temporary, path)
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-            raise
-        _sync_directory(path.parent)
+        write_file(path, data)
         self._writes += 1
         if self._writes % _WRITES_BETWEEN_PRUNES == 1:
-            self.prune()
+            with contextlib.suppress(OSError):
+                self.prune()
 
     def lock(self, key: str) -> AbstractContextManager[bool]:
         """Hold `key` against other processes while it is built; see `lock_file`."""
@@ -112,46 +108,45 @@ class DiskCache:
                 make_private(directory)
         return lock_file(self._locks / f"{check_key(key)}.lock")
 
-    def files(self) -> list[StoredFile]:
-        """Every entry, least recently used first."""
+    def files(self, pattern: str = f"v{FORMAT_VERSION}") -> list[StoredFile]:
+        """Every entry, least recently used first; of other formats too with the pattern "v*"."""
         found = []
-        for path in self._home.glob(f"??/*{_SUFFIX}"):
-            with contextlib.suppress(FileNotFoundError):
+        for path in self.root.glob(f"{pattern}/??/*{SUFFIX}"):
+            with contextlib.suppress(OSError):
                 state = path.lstat()
                 found.append(StoredFile(path.stem, path, state.st_size, state.st_mtime_ns))
         return sorted(found, key=lambda file: (file.used_ns, file.key))
 
     def verify(self) -> Iterator[tuple[StoredFile, str | None]]:
-        """Each entry with None, or with what is wrong; a bad one is set aside.
-
-        Raises: CacheError K723 as in `get`.
-        """
+        """Each entry with None, or with what is wrong; a damaged one is set aside."""
         for file in self.files():
-            data = _read(file.path)
-            if data is None:
-                continue
             try:
-                decode(data, file.key)
-                yield file, None
+                data = read_file(file.path, {os.geteuid()})
+                if data is not None:
+                    decode(data, file.key)
+                    yield file, None
             except CorruptEntry as problem:
                 self._quarantine(file.path, problem, warn=False)
+                yield file, problem.message
+            except CacheError as problem:
                 yield file, problem.message
 
     def prune(self, max_bytes: int | None = None) -> int:
         """Remove what was not used for longest until `max_bytes` are left; gives their number.
 
-        Files that killed processes left an hour ago or longer go as well.
+        Files that killed processes left an hour ago or longer go as well. The bound is for all
+        versions of kdsl that share the folder.
         """
         self.sweep(_RUBBISH_AGE_S)
         bound = self.max_bytes if max_bytes is None else max_bytes
-        files = self.files()
+        files = self.files("v*")
         total = sum(file.bytes for file in files)
         goal = total if total <= bound else int(bound * _PRUNE_TO)
         removed = 0
         for file in files:
             if total <= goal:
                 break
-            removed += _remove(file.path)
+            removed += remove(file.path)
             total -= file.bytes
         metrics.add("evictions", removed)
         return removed
@@ -161,67 +156,20 @@ class DiskCache:
 
         Gives the number of files removed.
         """
-        rubbish = [*self._home.glob(f"??/.*{_TEMPORARY}"), *self._home.glob(f"??/*{_BAD}")]
-        old = [path for path in rubbish if _age_s(path) >= older_than_s]
-        return sum(_remove(path) for path in old) + sweep(self._locks)
+        rubbish = [*self._home.glob(f"??/.*{TEMPORARY}"), *self._home.glob(f"??/*{BAD}")]
+        old = [path for path in rubbish if age_s(path) >= older_than_s]
+        return sum(map(remove, old)) + sweep(self._locks)
 
     def clear(self) -> int:
         """Remove every entry and everything left over; gives the number of entries."""
-        removed = sum(_remove(file.path) for file in self.files())
+        removed = sum(remove(file.path) for file in self.files("v*"))
         self.sweep()
         return removed
 
     def _quarantine(self, path: Path, problem: CorruptEntry, *, warn: bool = True) -> None:
         metrics.add("bad_entries")
         with contextlib.suppress(OSError):
-            os.replace(path, path.with_suffix(_BAD))
+            os.replace(path, path.with_suffix(BAD))
         if warn:
             text = f"{problem.message} ({path}); it is set aside and built again"
             warnings.warn(text, KdslCacheWarning, stacklevel=2)
-
-
-def _read(path: Path) -> bytes | None:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    except FileNotFoundError:
-        return None
-    except OSError as problem:
-        if problem.errno == errno.ELOOP:
-            raise refused_entry(path, "it is a symbolic link") from problem
-        raise
-    with os.fdopen(descriptor, "rb") as file:
-        check_file(descriptor, path)
-        return file.read()
-
-
-def _write(path: Path, data: bytes) -> None:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_directory(directory: Path) -> None:
-    # Some network file systems refuse this; the entry is then only less sure to survive a crash.
-    with contextlib.suppress(OSError):
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def _age_s(path: Path) -> float:
-    try:
-        return max(0.0, time.time() - path.lstat().st_mtime)
-    except OSError:
-        return 0.0
-
-
-def _remove(path: Path) -> bool:
-    try:
-        path.unlink()
-    except OSError:
-        return False
-    return True

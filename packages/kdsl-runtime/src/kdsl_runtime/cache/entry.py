@@ -64,10 +64,14 @@ def decode(data: bytes, key: str) -> Entry:
         raise _corrupt(key, f"it has {len(data)} bytes instead of {end + _CHECKSUM_BYTES}")
     if hashlib.sha256(data[:end]).digest() != data[end:]:
         raise _corrupt(key, "its checksum is wrong")
-    stated = json.loads(data[_HEADER.size : middle])
-    if stated["key"] != key:
-        raise _corrupt(key, f"it belongs to the key {stated['key']}")
-    return Entry(stated["metadata"], data[middle:end])
+    try:
+        stated = json.loads(data[_HEADER.size : middle])
+        owner, metadata = stated["key"], dict(stated["metadata"])
+    except (ValueError, KeyError, TypeError, RecursionError) as problem:
+        raise _corrupt(key, f"its metadata is none of kdsl's: {problem!r}") from problem
+    if owner != key:
+        raise _corrupt(key, f"it belongs to the key {owner}")
+    return Entry(metadata, data[middle:end])
 
 
 def _corrupt(key: str, why: str) -> CorruptEntry:

@@ -96,14 +96,19 @@ def _acquire(path: Path, limit_s: float) -> int | None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _still_names(path, descriptor):
                 return descriptor
-            os.close(descriptor)  # the holder before us removed this file: try with the new one
+            _close(descriptor)  # the holder before us removed this file: try with the new one
             continue
         except OSError as problem:
-            os.close(descriptor)
+            _close(descriptor)
             if problem.errno not in _TAKEN or time.monotonic() >= deadline:
                 return None
         time.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+
+def _close(descriptor: int) -> None:
+    with contextlib.suppress(OSError):
+        os.close(descriptor)
 
 
 def _still_names(path: Path, descriptor: int) -> bool:
@@ -120,7 +125,7 @@ def _let_go(path: Path, descriptor: int) -> None:
     with contextlib.suppress(OSError):
         # Unlocked by name: a child forked meanwhile has the same open file and would keep it.
         fcntl.flock(descriptor, fcntl.LOCK_UN)
-    os.close(descriptor)
+    _close(descriptor)
 
 
 def sweep(directory: Path) -> int:

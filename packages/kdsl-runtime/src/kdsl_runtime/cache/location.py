@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from kdsl_core.errors import CacheError
@@ -36,8 +36,8 @@ def make_private(directory: Path) -> None:
         check_private(directory)
 
 
-def check_private(directory: Path) -> None:
-    """Refuse a directory that somebody else could have filled.
+def check_private(directory: Path, owners: Collection[int] | None = None) -> None:
+    """Refuse a directory that somebody else than `owners`, this user alone, could have filled.
 
     Raises: CacheError K720 (no directory), K721 (other owner), K722 (others may write);
     OSError when it cannot be examined.
@@ -50,7 +50,7 @@ def check_private(directory: Path) -> None:
             code="K720",
             fix="remove it, or set KDSL_CACHE_DIR to a directory of your own",
         )
-    if state.st_uid != os.geteuid():
+    if state.st_uid not in (owners or {os.geteuid()}):
         raise CacheError(
             f"the cache directory {directory} belongs to user {state.st_uid}, this process runs "
             f"as user {os.geteuid()}: machine code from there cannot be trusted",
@@ -66,13 +66,13 @@ def check_private(directory: Path) -> None:
         )
 
 
-def check_file(descriptor: int, path: Path) -> None:
-    """Refuse an open entry that is no regular file of this user's own, or that others may write.
+def check_file(descriptor: int, path: Path, owners: Collection[int]) -> None:
+    """Refuse an open entry that is no regular file of `owners`, or that others may write.
 
     Raises: CacheError K723.
     """
     state = os.fstat(descriptor)
-    ours = state.st_uid == os.geteuid() and not state.st_mode & _WRITABLE_BY_OTHERS
+    ours = state.st_uid in owners and not state.st_mode & _WRITABLE_BY_OTHERS
     if not stat.S_ISREG(state.st_mode) or not ours:
         raise refused_entry(
             path, f"mode {stat.filemode(state.st_mode)}, owner {state.st_uid}, not ours alone"

@@ -100,8 +100,7 @@ class Variant:
                 code="K731",
                 fix='write target = "sm_90a" into its entry, or pass --target',
             )
-        kernel = self.function()
-        return kernel.built(kernel.traced(self.specialisation()), target_of(self.target))
+        return self.function().lowered(self.specialisation(), target_of(self.target)).module
 
     def __str__(self) -> str:
         statics = [f"{name} = {text}" for name, text in self.statics]

@@ -1,0 +1,109 @@
+"""Files of a cache: read only when they can be trusted, and written whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import time
+from collections.abc import Collection
+from pathlib import Path
+
+from kdsl_runtime.cache.entry import FORMAT_VERSION
+from kdsl_runtime.cache.keys import check_key
+from kdsl_runtime.cache.location import check_file, refused_entry
+
+SUFFIX, BAD, TEMPORARY = ".kdsl", ".bad", ".tmp"
+_READ_BYTES = 1 << 20
+
+
+class KdslCacheWarning(UserWarning):
+    """The cache works less well than it should; results are right all the same."""
+
+
+def entry_path(root: Path, key: str) -> Path:
+    """Where the entry of `key` is kept below a cache's folder."""
+    return root / f"v{FORMAT_VERSION}" / check_key(key)[:2] / f"{key}{SUFFIX}"
+
+
+def read_file(path: Path, owners: Collection[int]) -> bytes | None:
+    """The bytes of a regular file of one of `owners` that nobody else may write; None without one.
+
+    Raises: CacheError K723 for any other file, OSError.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None
+    except OSError as problem:
+        if problem.errno == errno.ELOOP:
+            raise refused_entry(path, "it is a symbolic link") from problem
+        raise
+    try:
+        check_file(descriptor, path, owners)
+        return b"".join(iter(lambda: os.read(descriptor, _READ_BYTES), b""))
+    finally:
+        _close(descriptor)
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Put `data` under `path`: written under another name, synced, then renamed.
+
+    Raises: OSError; nothing is left then.
+    """
+    name = f".{path.stem}.{os.getpid()}.{secrets.token_hex(4)}{TEMPORARY}"
+    temporary = path.with_name(name)
+    try:
+        _write(temporary, data)
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    _sync_directory(path.parent)
+
+
+def age_s(path: Path) -> float:
+    """How long ago the file was written, in seconds; a clock that ran ahead counts the same way."""
+    try:
+        return abs(time.time() - path.lstat().st_mtime)
+    except OSError:
+        return 0.0
+
+
+def remove(path: Path) -> bool:
+    """Remove a file; whether that worked."""
+    try:
+        os.unlink(path)
+    except OSError:
+        return False
+    return True
+
+
+def _write(path: Path, data: bytes) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        left = memoryview(data)
+        while left:
+            left = left[os.write(descriptor, left) :]
+        os.fsync(descriptor)
+    finally:
+        _close(descriptor)
+
+
+def _close(descriptor: int) -> None:
+    # After fsync a refused close cannot lose anything, and after reading there is nothing to lose.
+    with contextlib.suppress(OSError):
+        os.close(descriptor)
+
+
+def _sync_directory(directory: Path) -> None:
+    # Some network file systems refuse this; the entry is then only less sure to survive a crash.
+    with contextlib.suppress(OSError):
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            _close(descriptor)
