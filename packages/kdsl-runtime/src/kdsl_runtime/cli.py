@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -15,26 +13,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import kdsl_runtime
-from kdsl_core.errors import CacheError, KdslError
+from kdsl_core.errors import CacheError
+from kdsl_runtime.cli_report import console, reported
+from kdsl_runtime.cli_tune import tune
 
 if TYPE_CHECKING:
     from kdsl_runtime.cache import DiskCache
 
 _STYLES = {"ok": "green", "warning": "yellow", "failure": "red"}
 _SIGNS = {"ok": "✓", "warning": "!", "failure": "✗"}
-
-
-def _reported(command: Callable[..., None]) -> Callable[..., None]:
-    """Show an error of kdsl as its paragraph, without a stack trace; exit code 1."""
-
-    @functools.wraps(command)
-    def run(*arguments: Any, **options: Any) -> None:
-        try:
-            command(*arguments, **options)
-        except KdslError as problem:
-            raise click.ClickException(str(problem)) from problem
-
-    return run
 
 
 @click.group()
@@ -45,7 +32,7 @@ def main() -> None:
 
 @main.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-@_reported
+@reported
 def doctor(as_json: bool) -> None:
     """Say what works here and how to mend what does not; exit code 0 when kernels can run."""
     from kdsl_runtime import doctor as examination
@@ -68,7 +55,7 @@ def doctor(as_json: bool) -> None:
     help="The cache's directory (default: $KDSL_CACHE_DIR or ~/.cache/kdsl).",
 )
 @click.pass_context
-@_reported
+@reported
 def cache(context: click.Context, directory: Path | None) -> None:
     """Look after the kernels that were built."""
     context.obj = _open_cache(directory)
@@ -76,7 +63,7 @@ def cache(context: click.Context, directory: Path | None) -> None:
 
 @cache.command("ls")
 @click.pass_obj
-@_reported
+@reported
 def list_entries(disk: DiskCache) -> None:
     """List the entries, most recently used first."""
     from rich.table import Table
@@ -88,12 +75,12 @@ def list_entries(disk: DiskCache) -> None:
             used = datetime.fromtimestamp(file.used_ns / 1e9).isoformat(" ", "minutes")
             size = f"{file.bytes / 1024:.1f}"
             table.add_row(file.key[:12], *_facts(entry.metadata), size, used)
-    _console().print(table)
+    console().print(table)
 
 
 @cache.command()
 @click.pass_obj
-@_reported
+@reported
 def stats(disk: DiskCache) -> None:
     """Say where the cache is, how much it holds and how much it may hold."""
     files = disk.files()
@@ -105,7 +92,7 @@ def stats(disk: DiskCache) -> None:
 
 @cache.command()
 @click.pass_obj
-@_reported
+@reported
 def verify(disk: DiskCache) -> None:
     """Read every entry and check every byte; exit code 1 when one was bad (it is set aside)."""
     good = bad = 0
@@ -121,7 +108,7 @@ def verify(disk: DiskCache) -> None:
 @cache.command()
 @click.option("--max-mib", type=click.IntRange(min=0), help="Keep at most this much.")
 @click.pass_obj
-@_reported
+@reported
 def prune(disk: DiskCache, max_mib: int | None) -> None:
     """Remove what was not used for longest, until the bound is kept."""
     removed = disk.prune(None if max_mib is None else max_mib << 20)
@@ -130,7 +117,7 @@ def prune(disk: DiskCache, max_mib: int | None) -> None:
 
 @cache.command()
 @click.pass_obj
-@_reported
+@reported
 def clear(disk: DiskCache) -> None:
     """Remove every entry."""
     click.echo(f"{disk.clear()} entries removed")
@@ -175,14 +162,10 @@ def _show_checks(checks: list[Any]) -> None:
         if check.fix:
             detail += f"\n[dim]to mend it: {escape(check.fix)}[/]"
         table.add_row(sign, check.name, detail)
-    _console().print(table)
+    console().print(table)
 
 
-def _console() -> Any:
-    from rich.console import Console
-
-    return Console()
-
+main.add_command(tune)
 
 if __name__ == "__main__":
     main()

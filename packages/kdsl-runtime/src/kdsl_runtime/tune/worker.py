@@ -1,0 +1,112 @@
+"""A process that runs functions for another one, and may break without taking that with it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import IO, Any, TypeVar
+
+T = TypeVar("T")
+_BOOT = f"import sys; sys.path[:] = sys.argv[2:]; from {__name__} import main; main()"
+_GRACE_S = 2.0
+_SAID = 600  # characters of what a dead process said last
+
+
+class WorkerLost(Exception):
+    """The process died or gave no answer in time; the message says how, and what it said last."""
+
+
+class Worker:
+    """Runs functions in a process of its own, a fresh one after each that it lost.
+
+    The process has this one's environment with `environment` on top. Functions, arguments and
+    results are pickled; an exception in a function ends the process. It dies with this one.
+
+    Threads: one at a time.
+    """
+
+    def __init__(
+        self, environment: Mapping[str, str] | None = None, time_limit_s: float = 120.0
+    ) -> None:
+        self.environment = dict(environment or {})
+        self.time_limit_s = time_limit_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pipe: Connection[Any, Any] | None = None
+        self._said: IO[bytes] | None = None
+
+    def run(self, function: Callable[..., T], *arguments: Any) -> T:
+        """What the function gives.
+
+        Raises: WorkerLost.
+        """
+        if self._process is None:
+            self._start()
+        assert self._pipe is not None
+        try:
+            self._pipe.send((function, arguments))
+            if not self._pipe.poll(self.time_limit_s):
+                self.kill()
+                _, said = self._ended()
+                raise WorkerLost(f"no answer within {self.time_limit_s:g} s{said}")
+            result: T = self._pipe.recv()
+            return result
+        except (EOFError, ConnectionError) as error:
+            how, said = self._ended()
+            raise WorkerLost(f"the process ended {how}{said}") from error
+
+    def kill(self) -> None:
+        """End the process at once, whatever it does. From any thread: `run` then raises."""
+        process = self._process
+        if process is not None:
+            process.kill()
+
+    def close(self) -> None:
+        """End the process, which must be idle."""
+        if self._process is not None:
+            self._ended()
+
+    def _start(self) -> None:
+        self._pipe, theirs = Pipe()
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - `_ended` closes it, calls later
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _BOOT, str(theirs.fileno()), *sys.path],
+                env={**os.environ, **self.environment},
+                stdin=subprocess.DEVNULL,
+                stdout=self._said,
+                stderr=self._said,
+                pass_fds=(theirs.fileno(),),
+            )
+
+    def _ended(self) -> tuple[str, str]:
+        """Wait for the process to end; how it did, and what it said last."""
+        assert self._process is not None and self._pipe is not None and self._said is not None
+        self._pipe.close()  # at which an idle process ends
+        try:
+            code = self._process.wait(_GRACE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            code = self._process.wait()
+        self._process = None
+        with self._said as said:
+            said.seek(0)
+            text = said.read().decode(errors="replace").strip()[-_SAID:]
+        how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+        return how, f": {text}" if text else ""
+
+
+def main() -> None:
+    """Run what arrives, until the other end is closed."""
+    with Connection(int(sys.argv[1])) as pipe:
+        while True:
+            try:
+                function, arguments = pipe.recv()
+            except EOFError:
+                return
+            pipe.send(function(*arguments))
