@@ -71,9 +71,16 @@ SPACE = Space(
     constraints=(whole_blocks,),
     **COMMON,
 )
+
+
+def one_at_a_time(problem, config):
+    """Mishaps happen with one step."""
+    return "enough mishaps" if config["mishap"] and config["step"] > 1 else None
+
+
 MISHAPS = Space(
     "mishaps",
     options={"threads": (32,), "step": (1, 4), "mishap": ("", "wrong", "dies", "hangs")},
-    constraints=(whole_blocks,),
+    constraints=(whole_blocks, one_at_a_time),
     **COMMON,
 )

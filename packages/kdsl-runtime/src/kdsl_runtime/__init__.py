@@ -25,7 +25,10 @@ _HOME = {
     "KdslCacheWarning": "cache",
     "default_cache": "cache",
     "DeviceArray": "device_array",
+    "Dispatch": "dispatch",
     "Event": "streams",
+    "Graph": "graphs",
+    "Problem": "problem",
     "Stream": "streams",
     "require_driver": "driver",
     "to_device": "device_array",
@@ -36,7 +39,18 @@ _HOME = {
     "Toolchain": "toolchain",
     "find_toolchain": "toolchain",
 }
-_MODULES = ("arrays", "assemble", "cache", "doctor", "driver", "launch", "metrics", "toolchain")
+_MODULES = (
+    "arrays",
+    "assemble",
+    "cache",
+    "dispatch",
+    "doctor",
+    "driver",
+    "launch",
+    "metrics",
+    "toolchain",
+    "tune",
+)
 
 __all__ = [*_HOME, *(name for name in _MODULES if name not in _HOME), "__version__"]
 

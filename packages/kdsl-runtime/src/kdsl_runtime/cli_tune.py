@@ -53,7 +53,8 @@ def seconds(text: str) -> float:
 @click.option(
     "--tables",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Where winners are written ($KDSL_TABLES, or in the user's data directory).",
+    help="Where winners are written ($KDSL_TABLES, or in the user's data directory; predicted ones "
+    "only where this option says).",
 )
 @reported
 def tune(
@@ -76,8 +77,9 @@ def tune(
     from kdsl_runtime.tune import load_space as load
 
     found, wanted = load(space), [Problem.parse(text) for text in problems]
-    folder = tables or next(iter(dispatch.user_directories()), None)
-    kept = journal or (folder and folder / f"{found.name}.jsonl")
+    own = next(iter(dispatch.user_directories()), None)
+    kept = journal or (own and own / f"{found.name}.jsonl")
+    folder = tables or (None if predict else own)
     backend: Backend = Predicted(predict) if predict else CudaEvents()
     outcomes = []
     with ExitStack() as stack:

@@ -232,8 +232,8 @@ class Dispatch:
         found = self.find(device, problem, usable)
         if found is not None:
             return found
-        what = f"no entry for {device} within a factor of {2**self.within:.3g} of {problem}"
-        return Choice(model(), "model", what)
+        near = f" or within a factor of {2**self.within:.3g}" if self.within else ""
+        return Choice(model(), "model", f"no table of {device} has an entry for {problem}{near}")
 
     def explain(
         self,

@@ -58,6 +58,8 @@ def _entry_point(kernel: str) -> str:
 def _module_of(path: str) -> ModuleType:
     """A Python file as a module, executed once; the kernels in it find their source there."""
     name = f"kdsl_space_{hashlib.sha256(path.encode()).hexdigest()[:16]}"
+    if name in sys.modules:
+        return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

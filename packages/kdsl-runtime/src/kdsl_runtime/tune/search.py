@@ -206,7 +206,7 @@ class Search:
                 for future in running:
                     future.cancel()
                 return
-            for future in ended:
+            for future in (f for f in running if f in ended):  # a set has no order
                 if future in builds:
                     self._after_build(builds.pop(future), future, trials)
                 else:

@@ -27,6 +27,9 @@ Constraint: TypeAlias = Callable[[Problem, Config], str | None]
 Options: TypeAlias = Mapping[str, Sequence[Any] | Callable[[Problem], Iterable[Any]]]
 """Option → its values, or a function that gives the values for a problem."""
 
+Listing: TypeAlias = Callable[[Problem], Iterable[Config]]
+"""The configurations worth a look, where they are no product of options."""
+
 
 @dataclass(frozen=True)
 class Call:
@@ -71,19 +74,19 @@ def _none(problem: Problem, config: Config) -> Mapping[str, ArraySpec]:
 class Space:
     """What may be chosen for a kernel, what a choice launches, and how its result is judged.
 
-    `options` span the configurations; each of `constraints` may refuse one with its reason, and so
-    does a KdslError that it raises. `model` predicts how long a configuration takes, in any unit:
-    smaller ones are tried first. `tensors` describes the arguments of a problem (contiguous ones),
-    `scratch` what one configuration needs besides. `calls` gives the launches that compute the
-    problem on such arrays. `data` fills the arguments; `reference` gives the right results by
-    name, of which a candidate's may differ by `bound` of their largest element. `shape_class` maps
-    problems that are to share records and table entries to one of them. `origin`, "file.py:NAME"
-    or "module:NAME", is where another process finds the space; without it, its functions must be
-    importable there.
+    `options` span the configurations, or list those of a problem; each of `constraints` may refuse
+    one with its reason, and so does a KdslError that it raises. `model` predicts how long one
+    takes, in any unit: smaller ones are tried first. `tensors` describes the arguments of a problem
+    (contiguous ones), `scratch` what one configuration needs besides. `calls` gives the launches
+    that compute the problem on such arrays. `data` fills the arguments; `reference` gives the right
+    results by name, from which a candidate's may differ by `bound` of their largest element.
+    `shape_class` maps problems that are to share records and table entries to one of them.
+    `origin`, "file.py:NAME" or "module:NAME", is where another process finds the space; without it,
+    its functions must be importable there.
     """
 
     name: str
-    options: Options
+    options: Options | Listing
     tensors: Callable[[Problem], Mapping[str, ArraySpec]]
     calls: Callable[[Problem, Config, Arrays], Sequence[Call]]
     reference: Callable[[Problem, Arrays], Arrays]
@@ -102,18 +105,22 @@ class Space:
 
         return load_space, (self.origin,)
 
-    def product(self, problem: Problem) -> Iterator[dict[str, Any]]:
+    def listed(self, problem: Problem) -> Iterator[Config]:
         """Every combination of the options' values, whether it can be or not."""
-        values = [v(problem) if callable(v) else v for v in self.options.values()]
+        options = self.options
+        if callable(options):
+            yield from options(problem)
+            return
+        values = [v(problem) if callable(v) else v for v in options.values()]
         for chosen in itertools.product(*values):
-            yield dict(zip(self.options, chosen, strict=True))
+            yield dict(zip(options, chosen, strict=True))
 
     def refusal(self, problem: Problem, config: Config) -> str | None:
         """Why a configuration cannot serve a problem, as far as constraints know; None if it can.
 
         A configuration with other options than the space's is refused, too.
         """
-        if config.keys() != self.options.keys():
+        if not callable(self.options) and config.keys() != self.options.keys():
             return f"its options are {', '.join(config)}, not {', '.join(self.options)}"
         try:
             reasons = (constraint(problem, config) for constraint in self.constraints)
@@ -128,7 +135,7 @@ class Space:
         """
         accepted: list[Config] = []
         rejected: list[Rejection] = []
-        for config in self.product(problem):
+        for config in self.listed(problem):
             reason = self.refusal(problem, config)
             if reason is None:
                 accepted.append(config)

@@ -14,6 +14,7 @@ from typing import IO, Any, TypeVar
 
 T = TypeVar("T")
 _BOOT = f"import sys; sys.path[:] = sys.argv[2:]; from {__name__} import main; main()"
+_START_LIMIT_S = 120.0
 _GRACE_S = 2.0
 _SAID = 600  # characters of what a dead process said last
 
@@ -25,8 +26,9 @@ class WorkerLost(Exception):
 class Worker:
     """Runs functions in a process of its own, a fresh one after each that it lost.
 
-    The process has this one's environment with `environment` on top. Functions, arguments and
-    results are pickled; an exception in a function ends the process. It dies with this one.
+    The process has this one's environment with `environment` on top, and `time_limit_s` for each
+    function. Functions, arguments and results are pickled; an exception in a function ends the
+    process. It ends with this one.
 
     Threads: one at a time.
     """
@@ -47,18 +49,24 @@ class Worker:
         """
         if self._process is None:
             self._start()
+            self._ask(None, _START_LIMIT_S)
+        result: T = self._ask((function, arguments), self.time_limit_s)
+        return result
+
+    def _ask(self, task: tuple[Callable[..., Any], tuple[Any, ...]] | None, limit_s: float) -> Any:
+        """What the process answers to a task, or at its start."""
         assert self._pipe is not None
         try:
-            self._pipe.send((function, arguments))
-            if not self._pipe.poll(self.time_limit_s):
-                self.kill()
-                _, said = self._ended()
-                raise WorkerLost(f"no answer within {self.time_limit_s:g} s{said}")
-            result: T = self._pipe.recv()
-            return result
+            if task is not None:
+                self._pipe.send(task)
+            if self._pipe.poll(limit_s):
+                return self._pipe.recv()
         except (EOFError, ConnectionError) as error:
             how, said = self._ended()
             raise WorkerLost(f"the process ended {how}{said}") from error
+        self.kill()
+        _, said = self._ended()
+        raise WorkerLost(f"no answer within {limit_s:g} s{said}")
 
     def kill(self) -> None:
         """End the process at once, whatever it does. From any thread: `run` then raises."""
@@ -104,6 +112,7 @@ class Worker:
 def main() -> None:
     """Run what arrives, until the other end is closed."""
     with Connection(int(sys.argv[1])) as pipe:
+        pipe.send("ready")
         while True:
             try:
                 function, arguments = pipe.recv()
