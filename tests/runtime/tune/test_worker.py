@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -64,6 +67,38 @@ def test_closing_ends_what_runs():
     assert waiting.cancelled()
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+HANGS = """
+import os, sys, time
+from kdsl_runtime.tune import Worker
+worker = Worker()
+print(worker.run(os.getpid), flush=True)
+worker.run(time.sleep, 600)
+"""
+
+
+def test_none_outlives_a_killed_run():
+    """A process that hangs ends soon after the one that it worked for."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(
+        [sys.executable, "-c", HANGS], stdout=subprocess.PIPE, env=environment
+    ) as run:
+        pid = int(run.stdout.readline())
+        os.kill(pid, 0)
+        run.kill()
+    deadline = time.monotonic() + 30
+    while lives(pid):
+        assert time.monotonic() < deadline, "it is still there"
+        time.sleep(0.1)
+
+
+def lives(pid: int) -> bool:
+    """Whether a process is there, and not only the entry of one that ended."""
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False
 
 
 def test_one_process_for_each_device(monkeypatch):

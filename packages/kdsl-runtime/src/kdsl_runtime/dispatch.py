@@ -67,20 +67,30 @@ Check: TypeAlias = Callable[[Entry], object]
 """Raises what it likes of Python's errors, or a KdslError, for an entry that its kernel refuses."""
 
 
+State: TypeAlias = tuple[int, int, int]
+
+
 def read_table(path: Path, check: Check | None = None) -> Mapping[Problem, Entry]:
     """The entries of a file by problem; none if it does not exist. Read anew when it has changed.
 
     Raises: CacheError K761 naming the file and the entry that cannot be used.
     """
+    state = _state(path)
+    return {} if state is None else _read(path, state, check)
+
+
+def _state(path: Path) -> State | None:
+    """What changes when a file is written; None if it does not exist."""
     try:
         state = path.stat()
     except FileNotFoundError:
-        return {}
-    return _read(path, state.st_mtime_ns, state.st_size, check)
+        return None
+    return state.st_ino, state.st_mtime_ns, state.st_size
 
 
 @lru_cache(maxsize=64)
-def _read(path: Path, mtime_ns: int, size: int, check: Check | None) -> Mapping[Problem, Entry]:
+def _read(path: Path, state: State, check: Check | None) -> Mapping[Problem, Entry]:
+    """The entries of a file that was in this state."""
     place, found = "the file", {}
     try:
         for number, record in enumerate(json.loads(path.read_text(encoding="utf-8"))["entries"]):
@@ -89,7 +99,7 @@ def _read(path: Path, mtime_ns: int, size: int, check: Check | None) -> Mapping[
             if check is not None:
                 check(entry)
             found[entry.problem] = entry
-    except (KeyError, TypeError, ValueError, AttributeError, KdslError) as error:
+    except (OSError, KeyError, TypeError, ValueError, AttributeError, KdslError) as error:
         raise CacheError(
             f"{path}: {place} is no entry of a dispatch table: {type(error).__name__}: {error}",
             code="K761",
@@ -184,17 +194,13 @@ class Dispatch:
         folders = [*user_directories(), *([self.packaged] if self.packaged else [])]
         return [folder / file_name(self.kernel, device) for folder in folders]
 
-    def entries(self, device: str) -> dict[Problem, tuple[Entry, Path]]:
+    def entries(self, device: str) -> Mapping[Problem, tuple[Entry, Path]]:
         """What all files hold together. No prediction hides a measurement below it.
 
         Raises: CacheError K761.
         """
-        found: dict[Problem, tuple[Entry, Path]] = {}
-        for path in reversed(self.paths(device)):
-            for problem, entry in read_table(path, self.check).items():
-                if problem not in found or found[problem][0].yields_to(entry):
-                    found[problem] = entry, path
-        return found
+        layers = tuple((path, _state(path)) for path in self.paths(device))
+        return _together(layers, self.check)
 
     def find(
         self, device: str, problem: Problem, usable: Callable[[Config], str | None] | None = None
@@ -249,6 +255,20 @@ class Dispatch:
             count = len(read_table(path, self.check))
             lines.append(f"  {path}: " + (f"{count} entries" if path.exists() else "not there"))
         return "\n".join(lines)
+
+
+@lru_cache(maxsize=64)
+def _together(
+    layers: tuple[tuple[Path, State | None], ...], check: Check | None
+) -> Mapping[Problem, tuple[Entry, Path]]:
+    """The entries of files in these states, those of the first file on top."""
+    found: dict[Problem, tuple[Entry, Path]] = {}
+    for path, state in reversed(layers):
+        table = {} if state is None else _read(path, state, check)
+        for problem, entry in table.items():
+            if problem not in found or found[problem][0].yields_to(entry):
+                found[problem] = entry, path
+    return found
 
 
 def _said(entry: Entry, path: Path) -> str:

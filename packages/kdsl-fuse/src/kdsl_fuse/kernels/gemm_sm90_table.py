@@ -41,7 +41,7 @@ class Key:
     @property
     def problem(self) -> Problem:
         """The key as tables have it."""
-        return Problem(asdict(self))
+        return Problem(dict(vars(self)))
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Mapping
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -16,6 +18,7 @@ T = TypeVar("T")
 _BOOT = f"import sys; sys.path[:] = sys.argv[2:]; from {__name__} import main; main()"
 _START_LIMIT_S = 120.0
 _GRACE_S = 2.0
+_PARENT_POLL_S = 1.0
 _SAID = 600  # characters of what a dead process said last
 
 
@@ -111,6 +114,7 @@ class Worker:
 
 def main() -> None:
     """Run what arrives, until the other end is closed."""
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     with Connection(int(sys.argv[1])) as pipe:
         pipe.send("ready")
         while True:
@@ -119,3 +123,10 @@ def main() -> None:
             except EOFError:
                 return
             pipe.send(function(*arguments))
+
+
+def _end_with(parent: int) -> None:
+    """End when the parent was killed, also in the middle of a function that hangs."""
+    while os.getppid() == parent:
+        time.sleep(_PARENT_POLL_S)
+    os._exit(1)
