@@ -15,7 +15,7 @@ from kdsl_fuse.kernels.gemm_sm90 import gemm_sm90, identity
 from kdsl_fuse.kernels.gemm_sm90_config import Sm90Config
 from kdsl_fuse.kernels.gemm_sm90_plan import Sm90Plan
 from kdsl_fuse.kernels.repitch import addressable
-from kdsl_fuse.kernels.sum_parts import THREADS, sum_grid, sum_parts
+from kdsl_fuse.kernels.sum_parts import THREADS, SumShares, sum_parts
 
 Matrix = np.ndarray[Any, Any]
 
@@ -60,12 +60,13 @@ def multiply(
     parts = plan.parts(a, c)
     kwargs = {"epilogue": identity, "config": config}
     kd.simulate(gemm_sm90, args=(a, b, parts), kwargs=kwargs, **launch)
+    shares = SumShares.of(c.shape, contiguous, config.splits)
     kd.simulate(
         sum_parts,
-        grid=sum_grid(c.shape, contiguous),
+        grid=shares.grid,
         block=THREADS,
         args=(parts, c, *outputs, *extras),
-        kwargs={"epilogue": epilogue, "parts": config.splits, "outputs": count},
+        kwargs={"epilogue": epilogue, "outputs": count, **shares.statics},
     )
     return c
 

@@ -22,14 +22,14 @@ ONE_PART = {"tile": (64, 48, 64), "stages": 3, "consumers": 1}
 
 @pytest.mark.parametrize("shape", [(4096, 4096, 4096), (16, 6144, 4096), (128, 128, 65536)])
 def test_listed_plans(shape):
-    """The model's first choice leads, each plan is there once and fits the chip."""
+    """The model's first choice is among them, each is there once and fits the chip."""
     m, n, k = shape
     problem = Problem.of(m=m, n=n, k=k, dtype="bf16")
     points = SPACE.points(problem)
     first = plans.candidates(m, n, k, kd.bf16, limit=1)[0]
-    assert str(plan_of(problem, points[0])) == str(first)
     found = [plan_of(problem, point) for point in points]
-    assert len(points) >= 60 and len(set(map(str, found))) == len(found)
+    names = [str(plan) for plan in found]
+    assert str(first) in names and len(set(names)) == len(names) >= 60
     times = [SPACE.model(problem, point) for point in points]
     assert times == sorted(times) and all(map(math.isfinite, times))
     for plan in found:

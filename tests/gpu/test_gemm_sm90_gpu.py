@@ -15,7 +15,7 @@ from kdsl_fuse.kernels import gemm_sm90_model as model
 from kdsl_fuse.kernels.gemm_sm90 import gemm_sm90, identity
 from kdsl_fuse.kernels.gemm_sm90_config import Sm90Config
 from kdsl_fuse.kernels.gemm_sm90_plan import Sm90Plan
-from kdsl_fuse.kernels.sum_parts import THREADS, sum_grid, sum_parts
+from kdsl_fuse.kernels.sum_parts import THREADS, SumShares, sum_parts
 
 Matrix = np.ndarray[Any, Any]
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -65,11 +65,12 @@ def multiply(
         (config.splits, *c.shape[::-1][:: 1 if contiguous == 0 else -1]), 77, np.float32
     )
     parts = parts.transpose((2, 1, 0) if contiguous == 0 else (1, 2, 0))
-    total = sum_parts[sum_grid(c.shape, contiguous), THREADS]
+    shares = SumShares.of(c.shape, contiguous, config.splits)
+    total = sum_parts[shares.grid, THREADS]
 
     def split(a: Any, b: Any, parts: Any, c: Any, *extras: Any) -> None:
         launch(a, b, parts, epilogue=identity, config=config)
-        total(parts, c, *extras, epilogue=epilogue, parts=config.splits)
+        total(parts, c, *extras, epilogue=epilogue, **shares.statics)
 
     return execute.run(split, a, b, parts, c, *extras)[3]
 

@@ -51,7 +51,7 @@ class Rates:
     slab: float = 21.7  # results and sums leaving by ordinary stores
     exchange: float = 2670.0  # for each chunk that two blocks of a cluster sum
     leave: float = 6.27  # sums of a part of K left in memory
-    add_up: float = 6730.0  # fence, count, and read again what others left
+    add_up: float = 6730.0  # the second launch, as fitted when the last block to come added up
     together: float = 0.947  # of the multiprocessors that clusters of 4 and more can fill
 
 

@@ -20,7 +20,7 @@ from kdsl_fuse.kernels.gemm_sm90 import identity
 from kdsl_fuse.kernels.gemm_sm90_config import Sm90Config
 from kdsl_fuse.kernels.gemm_sm90_plan import Sm90Plan, candidates, problem_of
 from kdsl_fuse.kernels.gemm_sm90_table import KERNEL, Key, chosen_by, options_of
-from kdsl_fuse.kernels.sum_parts import launch_of
+from kdsl_fuse.kernels.sum_parts import THREADS, SumShares, along_of, sum_parts
 from kdsl_runtime.dispatch import Config
 from kdsl_runtime.problem import Problem
 from kdsl_runtime.tune import Call, Space
@@ -41,8 +41,10 @@ _BIG = (  # tile, options
     ((64, 128), {"consumers": 1, "cluster": (2, 1)}),
 )  # fmt: skip
 _PARTS = (  # peers, splits
-    (1, 1), (2, 1), (4, 1), (1, 2), (1, 3), (1, 4), (2, 2), (8, 1), (1, 8), (2, 4), (1, 16), (2, 8),
-)  # fmt: skip
+    *((peers, 1) for peers in (1, 2, 4, 8)),
+    *((1, splits) for splits in (2, 3, 4, 8, 16, 32, 64, 128)),
+    *((2, splits) for splits in (2, 4, 8, 16, 32, 64)),
+)
 
 
 # -- what may be chosen ----------------------------------------------------------------------------
@@ -155,10 +157,11 @@ def calls(problem: Problem, config: Config, given: Mapping[str, Any]) -> Sequenc
     statics = {"epilogue": identity, "config": plan.config}
     if plan.config.splits == 1:
         return [Call(plan.launch, (*operands, c), statics)]
-    summing = {"epilogue": identity, "parts": plan.config.splits}
+    shares = SumShares.of(c.shape, along_of(c), plan.config.splits)
+    summing = sum_parts.configure(grid=shares.grid, block=THREADS, overlap=True)
     return [
         Call(plan.launch, (*operands, given["parts"]), statics),
-        Call(launch_of(c), (given["parts"], c), summing),
+        Call(summing, (given["parts"], c), {"epilogue": identity, **shares.statics}),
     ]
 
 

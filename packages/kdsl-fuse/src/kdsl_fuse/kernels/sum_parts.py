@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import kdsl_core as kd
 from kdsl_core.dtypes import DType
@@ -13,6 +15,8 @@ from kdsl_fuse import arrays
 
 THREADS = 128
 _VECTOR = 4  # f32 sums that a thread takes at a time: one 16-byte access
+_BUSY_THREADS = 1 << 16  # that keep a chip's memory busy
+_MOST_GROUPS = 8
 
 
 @kd.kernel
@@ -22,25 +26,29 @@ def sum_parts(
     *extras: kd.Tensor,
     epilogue: kd.Static,
     parts: kd.Static,
+    groups: kd.Static = 1,
     outputs: kd.Static = 1,
 ):
-    """C = epilogue(Σ P[:, :, part], extras…), summed in the order of the parts.
+    """C = epilogue(Σ P[:, :, part], extras…), always summed in the same order.
 
     With several `outputs` the epilogue gives a tuple, and the extras begin with those after C.
-    Block (x, line) takes up to 128 vectors of a line, which lies along C's contiguous mode.
+    Block (x, line) takes up to 128 / groups vectors of a line, which lies along C's contiguous
+    mode. Each of `groups` groups of threads adds up every so-many-th part.
     """
     kd.wait_for_dependencies()
     along = kd.collective.contiguous_mode(C)
     matrices, extras = (C, *extras[: outputs - 1]), extras[outputs - 1 :]
     width = vector_width(P, *matrices)
     across, line, _ = kd.block_idx()
-    first = (across * THREADS + kd.thread_idx()[0]) * width
+    vectors = THREADS // groups
+    vector, group = kd.thread_rank() % vectors, kd.thread_rank() // vectors
+    first = (across * vectors + vector) * width
     place = (line, first) if along == 1 else (first, line)
     inside = kd.as_scalar(first < C.shape[along])
-    total = P.load_vector((*place, 0), width, inside)
-    for part in range(1, parts):
-        more = P.load_vector((*place, part), width, inside)
-        total = [x + y for x, y in zip(total, more, strict=True)]
+    total = sum_of_group(P, place, width, inside, range(0, parts, groups), group)
+    if groups > 1:
+        total = sum_of_groups(total, vector, group, groups)
+        inside = inside & (group == 0)
     operands = [neighbours(extra, place, along, width, inside) for extra in extras]
     results = [
         kd.collective.results_of(epilogue, value, [operand[i] for operand in operands])
@@ -48,6 +56,26 @@ def sum_parts(
     ]
     for matrix, found in zip(matrices, zip(*results, strict=True), strict=True):
         matrix.store_vector(place, [value.to(matrix.dtype) for value in found], inside)
+
+
+def sum_of_group(P, place, width, inside, firsts, group):
+    """The sums of the parts `firsts` + group, zero behind the last one."""
+    total = None
+    for first in firsts:
+        exists = inside if firsts.step == 1 else inside & (first + group < P.shape[2])
+        more = P.load_vector((*place, first + group), width, exists)
+        total = more if total is None else [x + y for x, y in zip(total, more, strict=True)]
+    return total
+
+
+def sum_of_groups(total, vector, group, groups):
+    """The sums of all groups, in their order, through shared memory."""
+    width = len(total)
+    held = kd.smem(total[0].dtype, kd.Layout((width, THREADS // groups, groups)), name="sums")
+    held.store_vector((0, vector, group), total)
+    kd.sync_threads()
+    sums = [held.load_vector((0, vector, other), width) for other in range(groups)]
+    return [functools.reduce(operator.add, column) for column in zip(*sums, strict=True)]
 
 
 def vector_width(parts, *matrices):
@@ -80,19 +108,27 @@ def add_up(
     parts: Any, outputs: Sequence[Any], extras: Sequence[Any], epilogue: Callable[..., Any]
 ) -> None:
     """Launch: outputs = epilogue(Σ parts, extras…), on the arrays' current stream."""
-    options = {"epilogue": epilogue, "parts": parts.shape[2], "outputs": len(outputs)}
-    launch_of(outputs[0])(parts, *outputs, *extras, **options)
+    shares = SumShares.of(outputs[0].shape, along_of(outputs[0]), parts.shape[2])
+    launch = sum_parts.configure(grid=shares.grid, block=THREADS, overlap=True)
+    options = {"epilogue": epilogue, "outputs": len(outputs), **shares.statics}
+    launch(parts, *outputs, *extras, **options)
 
 
-def launch_of(c: Any) -> Any:
-    """The kernel with the grid for a matrix C, waiting for arguments."""
-    return sum_parts.configure(grid=sum_grid(c.shape, along_of(c)), block=THREADS, overlap=True)
+class SumShares(NamedTuple):
+    """How many blocks `sum_parts` takes for a matrix, and its trace-time arguments for that."""
 
+    grid: tuple[int, int]
+    statics: dict[str, int]
 
-def sum_grid(shape: Sequence[int], along: int) -> tuple[int, int]:
-    """The grid for a matrix; its vectors lie along one mode."""
-    width = _VECTOR if shape[along] % _VECTOR == 0 else 1  # blocks behind the end have no work
-    return -(-shape[along] // (THREADS * width)), shape[1 - along]
+    @classmethod
+    def of(cls, shape: Sequence[int], along: int, parts: int) -> SumShares:
+        """For a matrix whose vectors lie along one mode; small ones share their parts out."""
+        width = _VECTOR if shape[along] % _VECTOR == 0 else 1  # blocks behind the end have no work
+        vectors, lines = -(-shape[along] // width), shape[1 - along]
+        wanted = min(_MOST_GROUPS, parts // 2, _BUSY_THREADS // (vectors * lines))
+        groups = 1 << max(wanted, 1).bit_length() - 1
+        blocks = -(-vectors // (THREADS // groups))
+        return cls((blocks, lines), {"parts": parts, "groups": groups})
 
 
 def along_of(c: Any) -> int:

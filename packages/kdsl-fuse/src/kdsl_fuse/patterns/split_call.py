@@ -52,17 +52,17 @@ class SplitCall(KernelCall):
     def simulate(self, values: Mapping[str, Any], **options: Any) -> Any:
         """Both launches in the simulator, with the findings of both."""
         import kdsl_core as kd
-        from kdsl_fuse.kernels.sum_parts import THREADS, along_of, sum_grid, sum_parts
+        from kdsl_fuse.kernels.sum_parts import THREADS, SumShares, along_of, sum_parts
 
         operands, parts, result, extras = self._all(values, self._output(values))
         first = kd.simulate(
             self.kernel, grid=self.grid, block=self.block, cluster=self.cluster,
             args=(*operands, parts), kwargs=dict(self.statics), **options,
         )  # fmt: skip
+        shares = SumShares.of(result.shape, along_of(result), self.config.splits)
         second = kd.simulate(
-            sum_parts, grid=sum_grid(result.shape, along_of(result)), block=THREADS,
-            args=(parts, result, *extras),
-            kwargs={"epilogue": self.tail, "parts": self.config.splits}, **options,
+            sum_parts, grid=shares.grid, block=THREADS, args=(parts, result, *extras),
+            kwargs={"epilogue": self.tail, **shares.statics}, **options,
         )  # fmt: skip
         profile = kd.sim.Profile((*first.profile.lines, *second.profile.lines))
         inputs = first.outputs[:_OPERANDS]
