@@ -79,6 +79,13 @@ def test_kernels_by_name():
     assert load_space("gemm_sm90").origin == "kdsl_fuse.kernels.gemm_sm90_space:SPACE"
 
 
+def test_a_changed_space_does_not_travel(spaces):
+    """Another process would find the old one."""
+    with pytest.raises(ArgumentError, match="changed after it was loaded") as caught:
+        pickle.dumps(replace(spaces("SPACE"), bound=1.0))
+    assert caught.value.code == "K769"
+
+
 @pytest.mark.parametrize(
     "words", ["no_such_kernel", "no_such_module:SPACE", "/no/such/file.py:SPACE", "os:NO", "os:sep"]
 )

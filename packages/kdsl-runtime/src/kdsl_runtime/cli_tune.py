@@ -15,7 +15,7 @@ import click
 from kdsl_runtime.cli_report import console, reported
 
 if TYPE_CHECKING:
-    from kdsl_runtime.tune import Backend, Executor, Outcome, Progress
+    from kdsl_runtime.tune import Backend, Executor, Outcome, Progress, Record
 
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
 _DASK = "dask://"
@@ -73,31 +73,42 @@ def tune(
     Exit code 1 when some problem has none that is right.
     """
     from kdsl_runtime import dispatch
-    from kdsl_runtime.tune import Budget, CudaEvents, Journal, Predicted, Problem, find_best
-    from kdsl_runtime.tune import load_space as load
+    from kdsl_runtime import tune as tuning
 
-    found, wanted = load(space), [Problem.parse(text) for text in problems]
+    found = tuning.load_space(space)
+    wanted = [tuning.Problem.parse(text) for text in problems]
     own = next(iter(dispatch.user_directories()), None)
-    kept = journal or (own and own / f"{found.name}.jsonl")
     folder = tables or (None if predict else own)
-    backend: Backend = Predicted(predict) if predict else CudaEvents()
+    backend: Backend = tuning.Predicted(predict) if predict else tuning.CudaEvents()
+    places = _executors(executor, time_limit, on_gpu=predict is None)
     outcomes = []
     with ExitStack() as stack:
-        records = stack.enter_context(Journal(kept))
-        runs, builds = _executors(executor, time_limit, on_gpu=predict is None)
-        for each in {id(runs): runs, id(builds): builds}.values():
-            stack.enter_context(closing(each))
-        for outcome in find_best(
-            found, wanted, backend,
-            executor=runs, builders=builds, journal=records,
-            budget=Budget(budget, points), tell=stack.enter_context(_Bars()).tell,
-        ):  # fmt: skip
+        for place in dict.fromkeys(places):
+            stack.enter_context(closing(place))
+        kept = tuning.Journal(journal or (own and own / f"{found.name}.jsonl"))
+        for outcome in tuning.find_best(
+            found,
+            wanted,
+            backend,
+            executor=places[0],
+            builders=places[1],
+            journal=stack.enter_context(kept),
+            budget=tuning.Budget(budget, points),
+            tell=stack.enter_context(_Bars()).tell,
+        ):
             outcomes.append(outcome)
             if outcome.winner is not None and folder is not None:
-                path = folder / dispatch.file_name(found.name, outcome.winner.device)
-                dispatch.put(path, outcome.winner.device, outcome.winner.entry())
+                _remember(outcome.winner, folder)
     _show(outcomes)
     sys.exit(0 if all(outcome.winner for outcome in outcomes) else 1)
+
+
+def _remember(winner: Record, folder: Path) -> None:
+    """Put a winner into the table of its device."""
+    from kdsl_runtime import dispatch
+
+    path = folder / dispatch.file_name(winner.kernel, winner.device)
+    dispatch.put(path, winner.device, winner.entry())
 
 
 def _executors(words: str, time_limit_s: float, on_gpu: bool) -> tuple[Executor, Executor]:
@@ -127,11 +138,14 @@ class _Bars:
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as Bar
 
-        columns = ("{task.description}", "{task.fields[best]}")
         self._bar = Bar(
-            TextColumn(columns[0]), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-            TextColumn(columns[1]), console=console(),
-        )  # fmt: skip
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[best]}"),
+            console=console(),
+        )
         self._tasks: dict[str, Any] = {}
         self._best: dict[str, float] = {}
         self._bar.start()

@@ -87,8 +87,8 @@ def find_best(
     Candidates run where `executor` has its workers, and are built where `builders` have theirs (by
     default the same). What the `journal` knows of the same code is not measured again. Each problem
     gets an equal share of the time that is left.
-    Raises: ArgumentError K762 for a problem that no configuration serves, DriverError without a
-    device to measure on.
+    Raises: ArgumentError K762 for a problem that no configuration serves; without a device to
+    measure on DriverError, or WorkerLost where the executor's processes have none.
     """
     budget, builders = budget or Budget(), builders or executor
     journal = Journal() if journal is None else journal  # an empty one is false

@@ -99,10 +99,21 @@ class Space:
     origin: str | None = None
 
     def __reduce__(self) -> Any:
+        """How it travels: by its origin, or field by field.
+
+        Raises: ArgumentError K769 when it is no longer what lies at its origin.
+        """
         if self.origin is None:
             return super().__reduce__()
         from kdsl_runtime.tune.origins import load_space
 
+        if vars(load_space(self.origin)) != vars(self):
+            raise ArgumentError(
+                f"the space {self.name} was changed after it was loaded from {self.origin}, where "
+                "other processes would find it as it was",
+                code="K769",
+                fix="declare the changed space in a file or module, too, and load that one",
+            )
         return load_space, (self.origin,)
 
     def listed(self, problem: Problem) -> Iterator[Config]:
