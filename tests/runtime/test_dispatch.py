@@ -8,6 +8,8 @@ import threading
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kdsl_core.errors import CacheError
 from kdsl_runtime import dispatch
@@ -54,6 +56,23 @@ def test_exact_then_nearest_then_model(tables):
     ]  # fmt: skip
     assert choose(dispatching, 1024, "f16").how == "model"
     assert found[4].distance == 1.0
+
+
+@given(
+    listed=st.lists(st.integers(1, 1 << 14), unique=True, max_size=8), asked=st.integers(1, 1 << 14)
+)
+def test_nothing_nearer_is_passed_over(tmp_path_factory, listed, asked):
+    """Of all entries within the distance the nearest one is found, and else none."""
+    folder = tmp_path_factory.mktemp("tables")
+    fill(folder, *(entry(m, m) for m in listed))
+    problem = Problem.of(m=asked, n=64, dtype="bf16")
+    found = Dispatch("gemm", folder).find(DEVICE, problem)
+    apart = [problem.distance(entry(m, m).problem) for m in listed]
+    if min(apart, default=9) > 1:
+        assert found is None
+    else:
+        assert found.distance == min(apart)
+        assert found.config["tile"][0] == found.entry.problem["m"]
 
 
 def test_without_neighbours_only_exact_ones_count(tables):

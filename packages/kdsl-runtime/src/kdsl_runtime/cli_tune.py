@@ -159,7 +159,7 @@ class _Bars:
         name, record = str(progress.problem), progress.record
         if name not in self._tasks:
             self._tasks[name] = self._bar.add_task(name, best="")
-        if record is not None and record.is_right:
+        if record.is_right:
             self._best[name] = min(self._best.get(name, math.inf), record.trial.us)
         best = f"best {self._best[name]:.2f} µs" if name in self._best else ""
         done, total = progress.done, progress.total

@@ -34,7 +34,8 @@ class Graph:
 
 
 def _recorded(enqueue: Callable[[], None], stream: Stream) -> Any:
-    mode = require_driver().CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+    # Relaxed: the garbage collector may free arrays meanwhile, which others forbid.
+    mode = require_driver().CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
     call("cuStreamBeginCapture", stream.handle, mode)
     try:
         enqueue()

@@ -39,7 +39,7 @@ class Progress:
     problem: Problem
     done: int
     total: int
-    record: Record | None = None
+    record: Record
 
 
 @dataclass(frozen=True)
