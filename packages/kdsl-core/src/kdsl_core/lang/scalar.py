@@ -14,7 +14,7 @@ from kdsl_core import dtypes as dt
 from kdsl_core.dtypes import DType
 from kdsl_core.errors import StagingError, TypeMismatch
 from kdsl_core.ir import Const, Operand
-from kdsl_core.isa import arith, compare, convert
+from kdsl_core.isa import arith, compare, convert, division
 from kdsl_core.lang.tracer import builder
 from kdsl_core.loc import here
 
@@ -51,11 +51,12 @@ class Scalar:
         total = self.plus + plus
         if total == 0:
             return self._root
-        nonneg = self.nonneg and plus >= 0
-        bound = self.bound + plus if self.bound is not None and nonneg else None
-        divisor = math.gcd(self._root.divisor, total)
+        root = self._root
+        nonneg = (self.nonneg and plus >= 0) or (root.nonneg and total >= 0)
+        bound = root.bound + total if root.bound is not None and nonneg else None
+        divisor = math.gcd(root.divisor, total)
         sum_ = Scalar(self._base, divisor=divisor, nonneg=nonneg, bound=bound)
-        sum_._root, sum_.plus = self._root, total
+        sum_._root, sum_.plus = root, total
         return sum_
 
     # -- what it is --------------------------------------------------------------------------
@@ -401,45 +402,24 @@ def _divide(a: Any, b: Any) -> tuple[Scalar, Scalar]:
             fix="use / for floats",
         )
     number = _known(y)
-    if x.nonneg and number is not None and number > 0:
+    if number is not None and number > 0:
         return _divide_by_constant(x, number)
-    b_ = builder()
-    q = arith.binary(b_, "div", x.operand, y.operand)
-    r = arith.binary(b_, "rem", x.operand, y.operand)
-    if x.nonneg and y.nonneg:
-        return Scalar(q, nonneg=True), Scalar(r, nonneg=True)
-    zero = Const(x.dtype, 0)
-    wrong = arith.binary(
-        b_,
-        "and",
-        compare.compare(b_, "ne", r, zero),
-        compare.compare(b_, "lt", arith.binary(b_, "xor", r, y.operand), zero),
-    )
-    lower = arith.binary(b_, "sub", q, Const(x.dtype, 1))
-    moved = arith.binary(b_, "add", r, y.operand)
-    return (
-        Scalar(compare.select(b_, wrong, lower, q)),
-        Scalar(compare.select(b_, wrong, moved, r)),
-    )
+    nonneg = x.nonneg and y.nonneg
+    q, r = division.divide(builder(), x.operand, y.operand, nonneg=nonneg)
+    return Scalar(q, nonneg=nonneg), Scalar(r, nonneg=nonneg)
 
 
 def _divide_by_constant(x: Scalar, n: int) -> tuple[Scalar, Scalar]:
-    """Division of a value ≥ 0 by a positive constant, with what its facts make unnecessary."""
+    """Division by a positive constant, with what the dividend's facts make unnecessary."""
     if x.bound is not None and x.bound <= n:
         return _constant(0, x.dtype), x
     bound = None if x.bound is None else -(-x.bound // n)
     divisor = x.divisor // n if x.divisor % n == 0 else 1
-    left = _constant(0, x.dtype) if x.divisor % n == 0 else None
-    b = builder()
-    if n & (n - 1):
-        number = Const(x.dtype, n)
-        quotient = arith.binary(b, "div", x.operand, number)
-        remainder = arith.binary(b, "rem", x.operand, number)
-    else:
-        quotient = arith.binary(b, "shr", x.operand, Const(dt.u32, n.bit_length() - 1))
-        remainder = arith.binary(b, "and", x.operand, Const(x.dtype, n - 1))
-    rest = left if left is not None else Scalar(remainder, divisor=math.gcd(x.divisor, n), bound=n)
-    return Scalar(quotient, divisor=divisor, nonneg=True, bound=bound), rest
+    q, r = division.divide_by_constant(builder(), x.operand, n, nonneg=x.nonneg)
+    quotient = Scalar(q, divisor=divisor, nonneg=x.nonneg, bound=bound)
+    if x.divisor % n == 0:
+        return quotient, _constant(0, x.dtype)
+    return quotient, Scalar(r, divisor=math.gcd(x.divisor, n), bound=n)
 
 
 def _power(x: Scalar, exponent: int) -> Scalar:

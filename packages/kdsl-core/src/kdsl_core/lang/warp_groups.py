@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kdsl_core.isa import launch, warp, wgmma
-from kdsl_core.lang.scalar import Scalar
+from kdsl_core.lang.scalar import Scalar, as_scalar
 from kdsl_core.lang.tracer import builder, current
 from kdsl_core.lang.words import shfl_idx
 
@@ -25,7 +25,8 @@ def warp_uniform(value: Any) -> Scalar:
 
     Threads: all lanes of the warp, converged.
     """
-    return shfl_idx(value, 0)
+    first, known = shfl_idx(value, 0), as_scalar(value)
+    return Scalar(first.operand, divisor=known.divisor, nonneg=known.nonneg, bound=known.bound)
 
 
 def set_max_registers(count: int) -> None:
