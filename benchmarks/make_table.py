@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import json
 from pathlib import Path
 
 import sm90_tuning as tuning
 
 from kdsl_fuse.kernels import gemm_sm90_table as table
 from kdsl_fuse.kernels.gemm_sm90_plan import DEVICE
+from kdsl_runtime import dispatch
 
 
 def parser() -> argparse.ArgumentParser:
@@ -37,9 +37,8 @@ def main() -> None:
     names = ", ".join(path.name for path in options.data)
     facts = {"device": options.device, "date": options.date}
     out = options.out or table.path_of(options.device)
-    lines = [json.dumps(product.entry().record()) for product in products]
     made = f"benchmarks/make_table.py, the fastest plans of {names}"
-    tuning.write_lines(out, {**facts, "made": made}, "entries", lines)
+    dispatch.write_table(out, (product.entry().stored for product in products), **facts, made=made)
     if options.tuning:
         made = "each plan's median by CUDA graph over buffers that L2 cannot hold, microseconds"
         tuning.write(options.tuning, products, **facts, made=made)

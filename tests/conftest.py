@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import difflib
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,8 +30,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Start with no golden written."""
+    """Start with no golden written, and without what the user of this machine has tuned."""
     config.stash[_written] = []
+    os.environ["KDSL_TABLES"] = ""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -2,7 +2,8 @@
 
     PYTHONPATH=… python3 benchmarks/gpu/tune.py decode skinny --seconds 90 --journal tuning.jsonl
 
-Beside the model's first choices it tries a grid of designs, so that the model can be wrong. With
+Beside the model's first choices it tries the designs of the kernel's space. `kdsl tune gemm_sm90`
+tunes one product with less; here cuBLAS is timed beside it, for many products in one process. With
 `--plans FILE`, a JSON object of "MxNxK" to lists of plans, it tries just those. The journal has
 one JSON line a shape: microseconds by plan, of cuBLAS too. `benchmarks/make_table.py`
 makes a dispatch table of journals, `benchmarks/fit_sm90_model.py` fits the model to them.
@@ -13,8 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Iterator
-from itertools import product
 from pathlib import Path
 
 import torch
@@ -25,66 +24,10 @@ from shapes import Case, load_cases
 from timing import quick
 
 from kdsl_core.errors import KdslError
-from kdsl_fuse.kernels import gemm_sm90_model as model
-from kdsl_fuse.kernels.gemm_sm90_config import Sm90Config
 from kdsl_fuse.kernels.gemm_sm90_plan import Sm90Plan, candidates, parse, problem_of
+from kdsl_fuse.kernels.gemm_sm90_space import cycles, designs
 
 WORST_ERROR = 5e-3  # of a result against cuBLAS's, relative to its norm
-ROOM = (40, 232)  # registers of a producing and of a consuming thread
-BIG = (  # tile, options
-    ((128, 256), {}), ((128, 256), {"group": 4}), ((128, 256), {"group": 16}),
-    ((128, 256), {"cluster": (2, 1)}), ((128, 256), {"registers": ROOM}),
-    ((256, 128), {}), ((256, 128), {"cluster": (1, 2)}),
-    *(((128, width), {}) for width in (240, 224, 208, 192, 176, 160, 144, 128, 96, 64)),
-    *(((64, width), {"schedule": "pingpong"}) for width in (256, 192, 128)),
-    ((128, 128), {"schedule": "pingpong"}),
-    ((128, 128), {"schedule": "pingpong", "cluster": (2, 1)}),
-    *(((64, width), {"consumers": 1}) for width in (192, 160, 128, 96, 64, 32)),
-    ((64, 128), {"consumers": 1, "cluster": (2, 1)}),
-)  # fmt: skip
-PARTS = (  # (peers, splits)
-    *((peers, 1) for peers in (1, 2, 4, 8)),
-    *((1, splits) for splits in (2, 3, 4, 8, 16, 32, 64, 128)),
-    *((2, splits) for splits in (2, 4, 8, 16, 32, 64)),
-)
-
-
-def designs(case: Case) -> Iterator[Sm90Plan]:
-    """Plans that fit the chip, from a grid of tiles, depths and splits of K."""
-    problem = problem_of(*case.shape, DTYPES[case.dtype])
-    for (tile, options), (peers, splits), swap in product(_tiles(case), PARTS, (False, True)):
-        sizes = case.n if swap else case.m, case.m if swap else case.n
-        blocks = -(-sizes[0] // tile[0]) * -(-sizes[1] // tile[1]) * peers * splits
-        split = peers * splits > 1
-        if tile[1] >= sizes[1] + 64 or (split and (blocks > 264 or len(options) > 1)):
-            continue
-        for depth, room in product((64, 128), (1, 2)):
-            try:
-                config = Sm90Config((*tile, depth), 2, peers=peers, splits=splits, **options)
-            except KdslError:
-                continue
-            side = problem.swapped if swap else problem
-            fitted = model.fit(config, side, room) if room == 1 or config.consumers == 1 else None
-            if fitted is not None and case.k >= 2 * depth * peers * splits:
-                yield Sm90Plan(problem, fitted, swap)
-
-
-def _tiles(case: Case) -> Iterator[tuple[tuple[int, int], dict[str, object]]]:
-    narrow = -(-min(case.m, case.n) // 8) * 8
-    if narrow <= 256:
-        yield from (((rows, narrow), {"consumers": rows // 64}) for rows in (64, 128))
-        for waves in (1, 2):
-            width = -(-max(case.m, case.n) // (132 * waves * 8)) * 8
-            if 16 <= width <= 256:
-                yield (64 if narrow <= 64 else 128, width), {"consumers": 1 + (narrow > 64)}
-    if narrow > 64:
-        yield from BIG
-
-
-def predicted(plan: Sm90Plan) -> float:
-    """The model's cycles, so that the most promising plans come first."""
-    side = plan.problem.swapped if plan.swap else plan.problem
-    return model.cycles(side, plan.config, plan.multiprocessors)
 
 
 def measured(plan: Sm90Plan, sets: list[Buffers], reference: torch.Tensor) -> float | str:
@@ -112,7 +55,8 @@ def choice(case: Case, most: int, stated: dict[str, list[str]]) -> list[Sm90Plan
     if stated:
         return [Sm90Plan(problem, *parse(text)) for text in stated["x".join(map(str, case.shape))]]
     plans = candidates(*case.shape, DTYPES[case.dtype], limit=8)
-    return [*plans, *sorted(designs(case), key=predicted)][:most]
+    others = sorted(designs(*case.shape, DTYPES[case.dtype]), key=cycles)
+    return [*plans, *others][:most]
 
 
 def tuned(case: Case, plans: list[Sm90Plan]) -> dict[str, object]:

@@ -42,7 +42,10 @@ _HOME = {
     "Lock": "pins",
     "Pin": "pins",
     "pin": "pins",
+    "Dispatch": "dispatch",
     "Event": "streams",
+    "Graph": "graphs",
+    "Problem": "problem",
     "Stream": "streams",
     "require_driver": "driver",
     "to_device": "device_array",
@@ -57,7 +60,18 @@ _HOME = {
     "build_manifest": "warming",
     "warm_up": "warming",
 }
-_MODULES = ("arrays", "assemble", "cache", "doctor", "driver", "launch", "metrics", "toolchain")
+_MODULES = (
+    "arrays",
+    "assemble",
+    "cache",
+    "dispatch",
+    "doctor",
+    "driver",
+    "launch",
+    "metrics",
+    "toolchain",
+    "tune",
+)
 
 __all__ = [*_HOME, *(name for name in _MODULES if name not in _HOME), "__version__"]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from kdsl_runtime.cli_errors import reported
 from kdsl_runtime.cli_manifest import FILE, read
+from kdsl_runtime.cli_report import reported
 
 
 @click.command()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from kdsl_runtime.cli_errors import reported
+from kdsl_runtime.cli_report import reported
 
 if TYPE_CHECKING:
     from kdsl_runtime.manifest import Manifest

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kdsl_runtime.cli_errors import reported
 from kdsl_runtime.cli_manifest import FILE, read, use_current_folder, watched
+from kdsl_runtime.cli_report import reported
 
 if TYPE_CHECKING:
     from kdsl_runtime.pins import Lock, Report

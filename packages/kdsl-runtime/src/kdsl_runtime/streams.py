@@ -17,7 +17,7 @@ class Event:
         self.index = index
         with on_device(index):
             self.handle = call("cuEventCreate", 0)
-        self._free = weakref.finalize(self, _destroy, "cuEventDestroy", self.handle, index)
+        self._free = weakref.finalize(self, destroy, "cuEventDestroy", self.handle, index)
 
     def record(self, stream: int = 0) -> None:
         """Mark the work that `stream` has been given so far."""
@@ -37,17 +37,19 @@ class Stream:
     """A stream of its own, not ordered with the default stream."""
 
     def __init__(self, index: int = 0) -> None:
+        self.index = index
         flags = require_driver().CUstream_flags.CU_STREAM_NON_BLOCKING
         with on_device(index):
             created = call("cuStreamCreate", flags)
         self.handle = int(created)
-        self._free = weakref.finalize(self, _destroy, "cuStreamDestroy", created, index)
+        self._free = weakref.finalize(self, destroy, "cuStreamDestroy", created, index)
 
     def wait(self) -> None:
         """Block until all its work is done."""
         call("cuStreamSynchronize", self.handle)
 
 
-def _destroy(name: str, handle: Any, index: int) -> None:
+def destroy(name: str, handle: Any, index: int) -> None:
+    """Call `name` on a driver's object that is no longer used; what it answers does not matter."""
     with contextlib.suppress(DriverError), on_device(index):
         call(name, handle)

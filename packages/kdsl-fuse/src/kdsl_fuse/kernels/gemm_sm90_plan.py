@@ -160,10 +160,23 @@ def choose(
     """The plan that was fastest when these sizes were measured, or else the model's first one.
 
     With a `tail` to compute for every element, warp groups of large products take turns.
-    Raises: CacheError (K934) where the device's table cannot be used.
+    Raises: CacheError (K761) where a table of the device cannot be used.
     """
     found = _chosen(m, n, k, dtype, result, batch, multiprocessors, device)
     return _by_turns(found) if tail else found
+
+
+def explain(
+    m: int, n: int, k: int, dtype: DType, result: DType | None = None, *, device: str = DEVICE
+) -> str:
+    """Which plan `choose` finds for one product, from which table or why from the model."""
+
+    def first() -> dict[str, Any]:
+        plan = _first(m, n, k, dtype, result, 1, MULTIPROCESSORS)
+        return table.options_of(plan.config, plan.swap)
+
+    key = table.Key.of(m, n, k, dtype, result or dtype)
+    return table.DISPATCH.explain(device, key.problem, first)
 
 
 def _by_turns(plan: Sm90Plan) -> Sm90Plan:

@@ -1,25 +1,25 @@
-"""The Hopper GEMM configurations that were fastest when measured, for each device a table.
+"""The Hopper GEMM configurations that were fastest when measured: its dispatch tables.
 
-`tables/gemm_sm90-<device>.json` is written by benchmarks/make_table.py and read once, when the
-first plan for that device is asked for. A device without a table has no entries.
+The package's, `tables/gemm_sm90-<device>.json`, are written by benchmarks/make_table.py, the user's
+by `kdsl tune gemm_sm90`. Only sizes that were measured have entries: the model knows the others
+better than a neighbour does.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import kdsl_core as kd
 from kdsl_core.dtypes import DType, dtype_of
 from kdsl_fuse.kernels import gemm_sm90_model as model
 from kdsl_fuse.kernels.gemm_sm90_config import Sm90Config
+from kdsl_runtime import dispatch
+from kdsl_runtime.problem import Problem
 
+KERNEL = "gemm_sm90"
 TABLES = Path(__file__).parent / "tables"
-_TUPLES = ("tile", "cluster", "registers", "caches")
 _ALIKE = {"f16": "bf16"}  # types that the hardware multiplies equally fast share entries
 
 
@@ -38,6 +38,11 @@ class Key:
         """The key of a product, the same for f16 and bf16."""
         return cls(m, n, k, *(_ALIKE.get(t.name, t.name) for t in (dtype, result)))
 
+    @property
+    def problem(self) -> Problem:
+        """The key as tables have it."""
+        return Problem(dict(vars(self)))
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -51,23 +56,24 @@ class Entry:
     swap: bool
     us: float
 
+    @property
+    def stored(self) -> dispatch.Entry:
+        """The entry as tables have it."""
+        return dispatch.Entry(self.key.problem, options_of(self.config, self.swap), self.us)
+
     def record(self) -> dict[str, Any]:
-        """The entry as JSON has it: what differs from a configuration's defaults is left out."""
-        fields = {n: v for n, v in asdict(self.config).items() if v != _DEFAULTS.get(n)}
-        return {**asdict(self.key), "swap": self.swap, "us": self.us, "config": fields}
+        """The entry as JSON has it."""
+        return self.stored.record()
 
     @classmethod
-    def read(cls, record: Mapping[str, Any]) -> Entry:
-        """The entry of a record. Raises: what Python does of a record that lacks something."""
-        fields: dict[str, Any] = {
-            n: tuple(v) if n in _TUPLES else v for n, v in record["config"].items()
-        }
-        key = Key(*(record[name] for name in ("m", "n", "k", "dtype", "result")))
-        for name in (key.dtype, key.result):
-            dtype_of(name)
-        entry = cls(key, Sm90Config(**fields), record["swap"], record["us"])
-        entry.check()
-        return entry
+    def read(cls, entry: dispatch.Entry) -> Entry:
+        """The entry of a table.
+
+        Raises: what Python does of one that lacks something, and of one that does not fit the chip.
+        """
+        found = cls(Key(**entry.problem.values), *chosen_by(entry.config), entry.us)
+        found.check()
+        return found
 
     def check(self) -> None:
         """Raises: ValueError where the configuration does not fit the chip."""
@@ -81,35 +87,40 @@ class Entry:
 _DEFAULTS = asdict(Sm90Config((128, 8, 64), 2)) | {"tile": None, "stages": None}
 
 
+def options_of(config: Sm90Config, swap: bool) -> dict[str, Any]:
+    """A plan as tables and the tuner have it: what differs from the defaults."""
+    fields = {name: v for name, v in asdict(config).items() if v != _DEFAULTS[name]}
+    return fields | ({"swap": True} if swap else {})
+
+
+def chosen_by(options: Mapping[str, Any]) -> tuple[Sm90Config, bool]:
+    """Configuration and swap of a plan's options, the inverse of `options_of`."""
+    fields = dict(options)
+    swap = bool(fields.pop("swap", False))
+    return Sm90Config(**fields), swap
+
+
 def path_of(device: str) -> Path:
-    """The file of a device's table."""
-    return TABLES / f"gemm_sm90-{device.replace(' ', '_').replace('/', '_')}.json"
+    """The file of a device's table in this package."""
+    return TABLES / dispatch.file_name(KERNEL, device)
+
+
+DISPATCH = dispatch.Dispatch(KERNEL, TABLES, within=0.0, check=Entry.read)
 
 
 def find(device: str, key: Key) -> Entry | None:
-    """The entry of a product, if the device's table has one."""
-    return read_table(path_of(device)).get(key)
+    """The entry of a product, if a table of the user or of the package has one.
+
+    Raises: CacheError (K761) naming the file and the entry that cannot be used.
+    """
+    found = DISPATCH.find(device, key.problem)
+    return None if found is None or found.entry is None else Entry.read(found.entry)
 
 
-@lru_cache
 def read_table(path: Path) -> Mapping[Key, Entry]:
     """The entries of a file; none if it does not exist.
 
-    Raises: CacheError (K934) naming the file and the entry that cannot be used.
+    Raises: CacheError (K761) naming the file and the entry that cannot be used.
     """
-    if not path.is_file():
-        return {}
-    place, found = "the file", {}
-    try:
-        records = json.loads(path.read_text(encoding="utf-8"))["entries"]
-        for number, record in enumerate(records):
-            place = f"entry {number} ({record!r:.90})"
-            entry = Entry.read(record)
-            found[entry.key] = entry
-    except (KeyError, TypeError, ValueError, AttributeError, kd.KdslError) as error:
-        raise kd.CacheError(
-            f"{path}: {place} is no entry of a Hopper GEMM table: {type(error).__name__}: {error}",
-            code="K934",
-            fix="write the table anew with benchmarks/make_table.py, or delete it",
-        ) from error
-    return found
+    entries = map(Entry.read, dispatch.read_table(path, Entry.read).values())
+    return {entry.key: entry for entry in entries}

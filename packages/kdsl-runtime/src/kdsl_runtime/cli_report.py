@@ -1,14 +1,17 @@
-"""How commands show errors."""
+"""How every command of `kdsl` shows its errors and its tables."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from kdsl_core.errors import KdslError
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def reported(command: Callable[..., None]) -> Callable[..., None]:
@@ -22,3 +25,10 @@ def reported(command: Callable[..., None]) -> Callable[..., None]:
             raise click.ClickException(str(problem)) from problem
 
     return run
+
+
+def console() -> Console:
+    """Where tables and bars go."""
+    from rich.console import Console
+
+    return Console()
