@@ -17,6 +17,7 @@ from kdsl_core.sim.counters import Counters, Profile, profile_of
 from kdsl_core.sim.flights import wgmma_registers
 from kdsl_core.sim.global_access import GlobalAccess
 from kdsl_core.sim.hazards import Findings, Hazard, checks_of
+from kdsl_core.sim.instruction_facts import facts
 from kdsl_core.sim.machine import SimMachine
 from kdsl_core.sim.memory import Buffer, GlobalStore
 from kdsl_core.sim.progress import Progress
@@ -117,6 +118,7 @@ class _Launch:
         self.grid = grid
         self.words, self.maps = _place_maps(params)
         self.program: FlatProgram = flatten(kernel)
+        self._facts = facts(self.program)
         self._watched = wgmma_registers(self.program)
         self.findings = Findings(checks, on_hazard)
         self.store = GlobalStore(buffers)
@@ -156,7 +158,8 @@ class _Launch:
         )  # fmt: skip
         for param in self.kernel.params:
             machine.registers.set_uniform(param.value, self.words[param.name])
-        Scheduler(self.program, machine, self.counters.steps, budget, rng).run()
+        steps = self.counters.steps
+        Scheduler(self.program, self._facts, machine, steps, budget, rng).run()
 
 
 def _address(param: Given) -> int:
