@@ -16,16 +16,19 @@ from kdsl_core.sim.batch import Batch, cluster_order
 from kdsl_core.sim.counters import Counters, Profile, profile_of
 from kdsl_core.sim.flights import wgmma_registers
 from kdsl_core.sim.global_access import GlobalAccess
+from kdsl_core.sim.groups import LANES
 from kdsl_core.sim.hazards import Findings, Hazard, checks_of
 from kdsl_core.sim.instruction_facts import facts
 from kdsl_core.sim.machine import SimMachine
 from kdsl_core.sim.memory import Buffer, GlobalStore
 from kdsl_core.sim.progress import Progress
+from kdsl_core.sim.registers import warp_bytes
 from kdsl_core.sim.reporting import Reporter
 from kdsl_core.sim.scheduler import Budget, Scheduler
 from kdsl_core.sim.written import written_parameters
 
-WARPS_IN_FLIGHT = 256
+WARPS_IN_FLIGHT = 1024  # their operands of an instruction still fit in a core's cache
+REGISTERS_IN_FLIGHT = 256 << 20  # bytes
 SHARED_IN_FLIGHT = 4 << 20  # bytes; their shadow takes up to 256 times as much
 MAX_INSTRUCTIONS = 20_000_000
 
@@ -136,8 +139,12 @@ class _Launch:
         clusters = cluster_order(self.grid, self.kernel.cluster_dim or (1, 1, 1))
         if rng is not None:
             clusters = clusters[rng.permutation(len(clusters))]
-        warps = -(-self.kernel.threads // 32)
-        blocks = min(WARPS_IN_FLIGHT // warps, SHARED_IN_FLIGHT // max(self.kernel.shared_bytes, 1))
+        warps = -(-self.kernel.threads // LANES)
+        blocks = min(
+            WARPS_IN_FLIGHT // warps,
+            REGISTERS_IN_FLIGHT // (warps * warp_bytes(self.program)),
+            SHARED_IN_FLIGHT // max(self.kernel.shared_bytes, 1),
+        )
         at_once = max(blocks // clusters.shape[1], 1)
         return [clusters[i : i + at_once].reshape(-1) for i in range(0, len(clusters), at_once)]
 
