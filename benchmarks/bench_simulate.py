@@ -34,7 +34,7 @@ class Launched:
 
     def track_instructions(self, name: str, checks: str) -> float:
         """Instructions of all warps."""
-        return self.launch.run(checks).profile.totals["instructions"]
+        return self.launch.run(checks, profile=True).profile.totals["instructions"]
 
     track_instructions.unit = "instructions"  # type: ignore[attr-defined] # how asv learns of it
 

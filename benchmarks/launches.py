@@ -38,11 +38,11 @@ class Launch:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     cluster: Any = None
 
-    def run(self, checks: str = "all") -> Simulated:
+    def run(self, checks: str = "all", *, profile: bool = False) -> Simulated:
         """One simulated launch with all checks or with "none"."""
         return kd.simulate(
             self.kernel, grid=self.grid, block=self.block, cluster=self.cluster, args=self.args,
-            kwargs=self.kwargs, checks=CHECKS[checks],
+            kwargs=self.kwargs, checks=CHECKS[checks], profile=profile,
         )  # fmt: skip
 
 

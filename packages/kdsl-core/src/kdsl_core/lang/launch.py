@@ -107,7 +107,7 @@ class Launch:
 
             block = extent(self.block, "block")
             cluster = cluster_of(self.cluster, grid)
-            simulate_bound(self.kernel, grid, block, bound, cluster=cluster)
+            simulate_bound(self.kernel, grid, block, bound, {"profile": False}, cluster)
         else:
             self._on_gpu(bound, grid)
 

@@ -39,13 +39,14 @@ def simulate(
     order: str = "linear",
     seed: int = 0,
     numerics: str = "exact",
+    profile: bool = True,
 ) -> Simulated:
     """Run a kernel on NumPy arrays, which it writes as a GPU would.
 
     `cluster` is the shape of a cluster of blocks, in which the grid is cut.
     `checks` is "all" or the hazard codes to look for, `on_hazard` "raise" or "collect",
     `order` "linear" or "shuffle" (blocks and warps in an order drawn from `seed`), `numerics`
-    "exact" (the bits of the tensor core) or "fast".
+    "exact" (the bits of the tensor core) or "fast". Without `profile` nothing is counted.
 
     Raises: HazardError for the first hazard when `on_hazard` is "raise".
     """
@@ -56,6 +57,7 @@ def simulate(
         "order": order,
         "seed": seed,
         "numerics": numerics,
+        "profile": profile,
     }
     sizes = grid(*args, **(kwargs or {})) if callable(grid) else grid
     blocks = extent(sizes, "grid")

@@ -78,9 +78,12 @@ class MatrixPart(MachineBase):
         self._check_fence(registers)
         for reg, value in zip(registers, values, strict=True):
             self.registers.write(reg, value, self.group, None)
-        self.flights.use(registers, self.group.index, self.pc, writes=True)
+        if self._check_flights:
+            self.flights.use(registers, self.group.index, self.pc, writes=True)
 
     def warpgroup_uses(self, registers: tuple[Reg, ...]) -> None:
+        if not self._check_flights:
+            return
         for reg in registers:
             if self.flights.written(reg):
                 self._check_flight(reg, "multiplies")
@@ -88,8 +91,8 @@ class MatrixPart(MachineBase):
         self.flights.use(registers, self.group.index, self.pc, writes=False)
 
     def _check_fence(self, registers: tuple[Reg, ...]) -> None:
-        late = self.flights.unfenced(registers, self.group.index)
-        if late is None or not self.reporter.findings.wants("inflight"):
+        late = self.flights.unfenced(registers, self.group.index) if self._check_flights else None
+        if late is None:
             return
         which, pc = late
         more = {} if pc is None else {"other_loc": self.reporter.loc(pc), "other_did": "written"}

@@ -30,6 +30,7 @@ from kdsl_core.sim.written import written_parameters
 WARPS_IN_FLIGHT = 1024  # their operands of an instruction still fit in a core's cache
 REGISTERS_IN_FLIGHT = 256 << 20  # bytes
 SHARED_IN_FLIGHT = 4 << 20  # bytes; their shadow takes up to 256 times as much
+_OF_ORDER = ("race", "inflight", "uninit", "proxy", "exited", "barrier")  # found by clocks
 MAX_INSTRUCTIONS = 20_000_000
 
 MAP_BASE = 0x6000_0000_0000  # where parameters that are tensor maps have their generic addresses
@@ -68,7 +69,8 @@ def run(
     `checks` is "all" or the hazard codes to look for. `order="shuffle"` varies the order of blocks
     and warps from `seed`. `numerics="fast"` lets tensor-core instructions round like NumPy.
     `progress` shows a bar after two seconds; None means: on a terminal. A run ends with a hazard
-    after `max_instructions`, where one that many warps execute together counts once.
+    after `max_instructions`, where one that many warps execute together counts once. Without
+    `profile` nothing is counted, and the result's profile is empty.
 
     Raises: HazardError for the first hazard when `on_hazard` is "raise".
     """
@@ -85,7 +87,8 @@ def run(
     finally:
         bar.close()
         launch.store.write_back()
-    return Result(tuple(launch.findings.hazards), profile_of(launch.counters))
+    counted = profile_of(launch.counters) if profile else Profile(())
+    return Result(tuple(launch.findings.hazards), counted)
 
 
 _WORDS = {
@@ -156,7 +159,9 @@ class _Launch:
         rng: np.random.Generator | None,
     ) -> None:
         """Run some blocks side by side."""
-        batch = Batch(self.kernel, self.grid, blocks, wgmma=bool(self._watched))
+        ordered = any(map(self.findings.wants, _OF_ORDER))
+        wgmma = bool(self._watched)
+        batch = Batch(self.kernel, self.grid, blocks, wgmma=wgmma, ordered=ordered)
         self.reporter.batch = batch
         self.memory.begin(batch)
         machine = SimMachine(

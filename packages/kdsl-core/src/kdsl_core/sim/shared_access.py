@@ -35,7 +35,8 @@ class SharedAccess:
         self.shadow = SharedShadow(size, batch.clocks) if watched and size else None
         self.barriers = np.zeros(size // WORD, bool)
         self.has_barriers = False
-        self._lifetimes = Lifetimes(batch, reporter) if batch.blocks_per_cluster > 1 else None
+        lasting = wants("exited") and batch.blocks_per_cluster > 1
+        self._lifetimes = Lifetimes(batch, reporter) if lasting else None
 
     def touch(self, access: Access) -> None:
         """Threads themselves are about to access shared memory, perhaps of other blocks."""
