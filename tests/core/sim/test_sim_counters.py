@@ -96,6 +96,16 @@ def test_transpose_counts_bank_conflicts(pitch: int, conflicts: int) -> None:
     assert result.profile.sector_efficiency == 1.0
 
 
+def test_nothing_is_counted_unasked() -> None:
+    """Without a profile the numbers are the same and the profile is empty."""
+    a = Author(64, x="u32")
+    memory.store(a.b, "global", a.address("x", a.tid, 4), (a.tid,))
+    out = np.zeros(64, np.uint32)
+    profile = a.run(1, x=out)(profile=False).profile
+    assert not profile.lines and not profile.totals
+    np.testing.assert_array_equal(out, np.arange(64))
+
+
 def test_profile_is_a_table_of_lines() -> None:
     """Each source line has a row; the rows add up to the totals."""
     a = Author(64, x="u32")

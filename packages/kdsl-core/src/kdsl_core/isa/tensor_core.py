@@ -170,10 +170,7 @@ def _in_blocks(a: Operand, b: Operand, c: Array, family: Family) -> Array:
     """Run the instruction, a cache-sized block of the batch at a time."""
     batch = np.broadcast_shapes(a.rows.shape[:-2], b.rows.shape[:-2], c.shape[:-2])
     (m, k), n = a.rows.shape[-2:], b.rows.shape[-2]
-    av, ae, bv, be, cc = (
-        np.broadcast_to(x, (*batch, *x.shape[-2:])).reshape(-1, *x.shape[-2:])
-        for x in (a.value, a.exponent, b.value, b.exponent, c)
-    )
+    av, ae, bv, be, cc = (_flat(x, batch) for x in (a.value, a.exponent, b.value, b.exponent, c))
     d = np.empty_like(cc)
     block = max(_BLOCK_PRODUCTS // max(k * m * n, 1), 1)
     step = _step_fp8_as_f16 if _is_fp8(a) and family == "mma.sync" else _step
@@ -184,17 +181,23 @@ def _in_blocks(a: Operand, b: Operand, c: Array, family: Family) -> Array:
     return d.reshape(*batch, m, n)
 
 
+def _flat(x: Array, batch: tuple[int, ...]) -> Array:
+    """Matrices along one axis, the whole batch of them."""
+    if x.shape[:-2] != batch:
+        x = np.broadcast_to(x, (*batch, *x.shape[-2:]))
+    return x.reshape(-1, *x.shape[-2:])
+
+
 def _arranged(
     step: Callable[..., Array], a: tuple[Array, ...], b: tuple[Array, ...], c: Array, kind: _Kind
 ) -> Array:
     """Run a step on operands [batch, R, K] with the longer of N and the batch as the inner loop."""
     wide = b[0].shape[1] >= len(c)
-    # The axes of products are K, batch, M, N or K, M, N, batch.
-    axes, axis_of_n, axis_of_m = ((2, 0, 1), 3, 2) if wide else ((2, 1, 0), 2, 1)
-    a = tuple(np.expand_dims(np.ascontiguousarray(x.transpose(axes)), axis_of_n) for x in a)
-    b = tuple(np.expand_dims(np.ascontiguousarray(x.transpose(axes)), axis_of_m) for x in b)
-    if wide:
-        return step(*a, *b, c, kind)
+    axes = (2, 0, 1) if wide else (2, 1, 0)
+    a, b = (tuple(np.ascontiguousarray(x.transpose(axes)) for x in matrix) for matrix in (a, b))
+    if wide:  # products are [K, batch, M, N]
+        return step(*(x[..., None] for x in a), *(x[:, :, None] for x in b), c, kind)
+    a, b = tuple(x[:, :, None] for x in a), tuple(x[:, None] for x in b)  # [K, M, N, batch]
     return step(*a, *b, np.ascontiguousarray(c.transpose(1, 2, 0)), kind).transpose(2, 0, 1)
 
 
