@@ -1,4 +1,4 @@
-"""The simulator on a bf16 GEMM of 256×256×256: its time, and the work that the kernel does."""
+"""The simulator: its time on kernels of each kind, and the work that a GEMM does."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+from launches import CHECKS, LAUNCHES
 
 import kdsl_core as kd
 from kdsl_core.lang.simulate import Simulated
@@ -15,8 +16,31 @@ SIZE = 256
 CONFIG = GemmConfig("SM80_16x8x16_F32BF16BF16F32_TN", (128, 128, 32), (2, 2), 3)
 
 
+class Launched:
+    """One launch of each kind, with all checks and with none."""
+
+    params = (tuple(LAUNCHES), tuple(CHECKS))
+    param_names = ("launch", "checks")
+    timeout = 300
+
+    def setup(self, name: str, checks: str) -> None:
+        """The arguments, and the trace, which is remembered."""
+        self.launch = LAUNCHES[name]()
+        self.launch.run(checks)
+
+    def time_run(self, name: str, checks: str) -> None:
+        """The simulated launch."""
+        self.launch.run(checks)
+
+    def track_instructions(self, name: str, checks: str) -> float:
+        """Instructions of all warps."""
+        return self.launch.run(checks, profile=True).profile.totals["instructions"]
+
+    track_instructions.unit = "instructions"  # type: ignore[attr-defined] # how asv learns of it
+
+
 class Gemm:
-    """With all checks and with none."""
+    """A bf16 GEMM of 256×256×256 with all checks and with none."""
 
     params = ("all", "none")
     param_names = ("checks",)
@@ -68,7 +92,7 @@ class Gemm:
     track_sectors.unit = "sectors"  # type: ignore[attr-defined] # the same
 
 
-for _benchmark in vars(Gemm).values():
+for _benchmark in (*vars(Launched).values(), *vars(Gemm).values()):
     if getattr(_benchmark, "__name__", "").startswith(("time_", "track_")):
         _benchmark.version = "1"
 del _benchmark

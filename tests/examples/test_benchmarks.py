@@ -13,8 +13,9 @@ FILES = sorted([*FOLDER.glob("bench_*.py"), FOLDER / "figures.py"])
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_benchmark_is_importable_and_versioned(path: Path) -> None:
+def test_benchmark_is_importable_and_versioned(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every `time_…` and `track_…` has a version, so that a change of meaning shows."""
+    monkeypatch.syspath_prepend(FOLDER)  # as for scripts
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)

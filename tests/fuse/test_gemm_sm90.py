@@ -108,6 +108,15 @@ def test_schedules(name: str) -> None:
     assert_close(multiply(CONFIGS[name], a, b), product(a, b))
 
 
+@pytest.mark.parametrize("name", ("pingpong", "cluster of four", "k split both ways"))
+def test_bits_without_checks(name: str) -> None:
+    """A run that looks for nothing schedules warps and transfers as one that checks everything."""
+    rng = np.random.default_rng(0)
+    a, b = (operand(rng, (rows, 200), ml_dtypes.bfloat16) for rows in (136, 72))
+    checked, unchecked = (multiply(CONFIGS[name], a, b, checks=checks) for checks in ("all", ()))
+    np.testing.assert_array_equal(checked.view(np.uint16), unchecked.view(np.uint16))
+
+
 @pytest.mark.parametrize("a_major", (0, 1))
 @pytest.mark.parametrize("b_major", (0, 1))
 @pytest.mark.parametrize("c_major", (0, 1))

@@ -52,8 +52,9 @@ class Traced:
         m = OneRow(lanes)
         for value, array in zip(self.inputs, arrays, strict=True):
             m.write(value, np.asarray(array).astype(value.dtype.numpy)[None])
-        for op in self.kernel.body.ops:
-            op.simulate(m)
+        with np.errstate(all="ignore"):
+            for op in self.kernel.body.ops:
+                op.simulate(m)
         self.hazards = m.hazards
         return np.broadcast_to(m.read(self.result), (1, lanes))[0]
 

@@ -109,6 +109,21 @@ def test_fma_float32_rounds_once(bits: list[int], nudge: int) -> None:
         assert _nearest_float32(exact) == got[0]
 
 
+@pytest.mark.parametrize("scale", [30, 127, -126, -127, -130])
+@pytest.mark.parametrize("last", [0, 1])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_fma_float32_just_beside_a_midpoint(scale: int, last: int, sign: int) -> None:
+    """A sum that differs from a midpoint by less than float64 holds goes to its own side."""
+    unit = max(scale - 23, -149)
+    c = np.array([2.0**scale + last * 2.0**unit], np.float32)
+    half, e = unit // 2, 2.0**-23
+    for a, b in ((1 - e, 1 + e), (1, 1), (1 + e, 1 + e)):  # below, at and above
+        x = np.array([sign * a * 2.0**half], np.float32)
+        y = np.array([b * 2.0 ** (unit - 1 - half)], np.float32)
+        exact = Fraction(float(x[0])) * Fraction(float(y[0])) + Fraction(float(c[0]))
+        assert fma(x, y, c)[0] == _nearest_float32(exact)
+
+
 def _nearest_float32(exact: Fraction) -> float:
     """Round a rational to float32 by integer arithmetic."""
     if exact == 0:

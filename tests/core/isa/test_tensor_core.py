@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from kdsl_core.errors import TypeMismatch
+from kdsl_core.isa import tensor_core
 from kdsl_core.isa.tensor_core import multiply_accumulate, prepare
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "tensor_core" / "h200.npz"
@@ -44,6 +45,64 @@ def test_every_recorded_bit_of_f16_accumulators(h200: Any) -> None:
     a, b = h200["mma_f16_A"].view(np.float16), h200["mma_f16_B"].view(np.float16)
     got = multiply_accumulate(a, b, h200["mma_f16acc_C"].view(np.float16))
     np.testing.assert_array_equal(got.view(np.uint16), h200["mma_f16acc_D"])
+
+
+def of_exponents(
+    rng: np.random.Generator, shape: tuple[int, ...], low: int, high: int, dtype: Any
+) -> Any:
+    """Numbers with exponents in a range, many with short significands, a tenth of them zeros."""
+    significand = rng.integers(1 << 23, 1 << 24, shape) & -(1 << rng.integers(0, 24, shape))
+    exact = np.ldexp(significand.astype(np.float64), rng.integers(low, high + 1, shape) - 23)
+    exact *= rng.choice([-1, 1, 0], shape, p=[0.5, 0.4, 0.1])
+    return exact.astype(np.float32).astype(dtype)
+
+
+# exponents of A, B and C; E is where terms meet, so C is put at all distances from the products
+RANGES = {
+    "alike": ((-3, 3), (-3, 3), (-3, 3)),
+    "wide": ((-50, 50), (-50, 50), (-126, 127)),
+    "large": ((40, 50), (40, 50), (80, 120)),
+    "small": ((-50, -48), (-50, -48), (-126, -90)),
+    "overflow": ((50, 50), (49, 50), (118, 127)),
+    "C subnormal": ((-50, -40), (-50, -40), (-149, -126)),
+    "subnormal in 16 bits": ((-24, -13), (-24, -13), (-60, -20)),
+    "A zero": ((-200, -200), (0, 3), (-149, 127)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+@pytest.mark.parametrize("ranges", RANGES)
+@pytest.mark.parametrize("family", ["mma.sync", "wgmma"])
+@pytest.mark.parametrize("name", TYPES)
+def test_narrow_types_give_the_bits_of_wide_ones(
+    monkeypatch: pytest.MonkeyPatch, family: Any, name: str, ranges: str
+) -> None:
+    """Where float32 and int32 are enough for a sum, they give what float64 gives."""
+    rng = np.random.default_rng(0)
+    k = 32 // np.dtype(TYPES[name]).itemsize
+    for m, n, batch in ((16, 8, 24), (16, 40, 6)):  # the batch, and N, as the inner loop
+        at_a, at_b, at_c = RANGES[ranges]
+        a = of_exponents(rng, (batch, m, k), *at_a, TYPES[name])
+        b = of_exponents(rng, (batch, n, k), *at_b, TYPES[name])
+        c = of_exponents(rng, (batch, m, n), *at_c, np.float32)
+        for accumulator in (np.float32, *[np.float16] * (name == "f16")):
+            narrow = multiply_accumulate(a, b, c.astype(accumulator), family)
+            with monkeypatch.context() as only_wide:
+                only_wide.setattr(tensor_core, "_fits", lambda *_: False)
+                wide = multiply_accumulate(a, b, c.astype(accumulator), family)
+            np.testing.assert_array_equal(narrow.view(np.uint8), wide.view(np.uint8))
+
+
+def test_usual_numbers_take_narrow_types(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Normal numbers, zeros among them, never need float64; exponents beyond ±50 do."""
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal((4, 16, 16)).astype(ml_dtypes.bfloat16) for _ in range(2))
+    a[0, 0], c = 0, np.zeros((4, 16, 16), np.float32)
+    monkeypatch.setattr(tensor_core, "_wide_sum", None)
+    multiply_accumulate(a, b, c)
+    a[1, 3, 5] = 2.0**51
+    with pytest.raises(TypeError):
+        multiply_accumulate(a, b, c)
 
 
 def test_batches_broadcast_and_prepared_operands_agree(h200: Any) -> None:

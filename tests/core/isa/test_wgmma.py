@@ -58,11 +58,12 @@ class Group(Bench):
 
     def matrix_rows(
         self, descriptor: Array, first: int, rows: int, depth: int, dtype: DType, major: str
-    ) -> Array:
+    ) -> tuple[Array, Array]:
         self.m.asked.append(("matrix_rows", dtype, major))
-        chosen = np.stack([self.matrices[int(i)] for i in descriptor[:, 0]])
+        numbers, of_warp = np.unique(descriptor[:, 0], return_inverse=True)
+        chosen = np.stack([self.matrices[int(i)] for i in numbers])
         assert chosen.shape[2] == depth and chosen.dtype == dtype.numpy
-        return chosen[:, first : first + rows]
+        return chosen[:, first : first + rows], of_warp
 
     def warpgroup_write(self, registers: tuple[Var, ...], values: list[Array]) -> None:
         for register, value in zip(registers, values, strict=True):

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from types import CodeType, FrameType, TracebackType
 
 _MAX_DEPTH = 8
@@ -88,11 +88,17 @@ class Loc:
 
 def _span(code: CodeType, lasti: int) -> tuple[int, int, int, int]:
     """(line, end line, column, end column), columns 0-based."""
-    for index, (line, end, col, end_col) in enumerate(code.co_positions()):
-        if index == lasti // 2:
-            first = line or code.co_firstlineno
-            return first, end or first, col or 0, end_col or 0
-    return code.co_firstlineno, code.co_firstlineno, 0, 0
+    positions, index = _positions(code), lasti // 2
+    if index >= len(positions):
+        return code.co_firstlineno, code.co_firstlineno, 0, 0
+    line, end, col, end_col = positions[index]
+    first = line or code.co_firstlineno
+    return first, end or first, col or 0, end_col or 0
+
+
+@lru_cache(maxsize=64)
+def _positions(code: CodeType) -> tuple[tuple[int | None, ...], ...]:
+    return tuple(code.co_positions())
 
 
 def source_lines(file: str) -> list[str]:

@@ -305,12 +305,13 @@ class Machine(Protocol):
     # -- wgmma: each warp computes its own 16 rows of the warp group's 64 -------------------------
     def matrix_rows(
         self, descriptor: Array, first: int, rows: int, depth: int, dtype: DType, major: str
-    ) -> Array:
-        """Elements [W, rows, depth] of a matrix in shared memory that a wgmma descriptor names.
+    ) -> tuple[Array, Array]:
+        """The distinct matrices in shared memory that wgmma descriptors name, and whose they are.
 
-        Rows are `first` … along M or N and `depth` elements lie along K; `major` "K" or "MN" says
-        which are neighbours. The read belongs to the warp's open wgmma group, and is unfinished
-        until `warpgroup_wait` covers it. `descriptor` is (W, 32), equal in all lanes.
+        Gives their elements [n, rows, depth], and the number (W,) of each warp's. Rows are
+        `first` … along M or N and `depth` elements lie along K; `major` "K" or "MN" says which are
+        neighbours. The read belongs to the warp's open wgmma group, and is unfinished until
+        `warpgroup_wait` covers it. `descriptor` is (W, 32), equal in all lanes.
         """
 
     def warpgroup_write(self, registers: tuple[Reg, ...], values: list[Array]) -> None:

@@ -50,8 +50,7 @@ def multiply_add(x: Array, y: Array, z: Array) -> Array:
 
 def fused_multiply_add(x: Array, y: Array, z: Array) -> Array:
     """x·y + z of floats, rounded once."""
-    x, y, z = np.broadcast_arrays(x, y, z)
-    return rounding.canonical_nan(rounding.fma(x, y, z))
+    return rounding.fma(x, y, z)
 
 
 def quotient(x: Array, y: Array) -> Array:

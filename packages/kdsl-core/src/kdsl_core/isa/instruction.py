@@ -51,10 +51,8 @@ class Instruction:
         return f"{self.name}.{'.'.join(dtype.name for dtype in self.operands)}"
 
     def run(self, *arrays: Array) -> Array:
-        """The result for arrays of operands; overflow and NaN raise no NumPy warning."""
-        with np.errstate(all="ignore"):
-            result = self.evaluate(*arrays)
-        return np.asarray(result).astype(self.result.numpy, copy=False)
+        """The result for arrays of operands; NumPy may warn of overflow and NaN."""
+        return np.asarray(self.evaluate(*arrays)).astype(self.result.numpy, copy=False)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -100,7 +98,7 @@ class InstructionOp(Op):
         arrays = [m.read(operand) for operand in self.operands]
         undefined = self.instruction.undefined
         if undefined is not None:
-            where = np.broadcast_to(undefined.when(*arrays), m.active.shape) & m.active
+            where = undefined.when(*arrays)
             if where.any():
                 m.hazard("value", f"{self.name}: {undefined.why}", where=where)
         m.write(self.d, self.instruction.run(*arrays))
@@ -126,7 +124,8 @@ def fold(instruction: Instruction, operands: Iterable[Operand]) -> Const | None:
         arrays.append(operand.array())
     if instruction.undefined is not None and instruction.undefined.when(*arrays).any():
         return None  # left to the simulator, which reports it where it happens
-    return Const(instruction.result, instruction.run(*arrays)[0, 0])
+    with np.errstate(all="ignore"):
+        return Const(instruction.result, instruction.run(*arrays)[0, 0])
 
 
 def _names(dtypes: Iterable[DType]) -> str:

@@ -96,7 +96,9 @@ def braces(registers: Collection[str]) -> str:
 # -- the simulator -----------------------------------------------------------------------------
 def lanes(m: Machine, operand: Operand) -> Array:
     """The operand's value as a full (W, 32) array, which must not be modified."""
-    return np.broadcast_to(m.read(operand), (m.warps, 32))
+    value = m.read(operand)
+    shape = (m.warps, 32)
+    return value if value.shape == shape else np.broadcast_to(value, shape)
 
 
 def lane_addresses(m: Machine, address: Operand, offset: int = 0) -> Array:

@@ -17,6 +17,7 @@ rounding toward zero does; f16 accumulators become infinite), and fp8 with f16 a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -41,7 +42,9 @@ _MIN_EXPONENT = {
 _ACCUMULATORS = (np.dtype(np.float32), np.dtype(np.float16), np.dtype(np.int32))
 _OF_ZERO = -1000  # an exponent below every other, also after one addition
 _NONFINITE = 128  # the exponent field that f32 gives to infinities and NaN
-_FLOAT32_REACH = 50  # while operand exponents stay within ±50, float32 holds each scaled product
+_NARROW = 50  # operands whose exponents stay within ± this take the fast way
+_LOWEST = np.int16(-2 * _NARROW)  # of their products
+_HIGHEST = 120  # E up to which no result of that way overflows
 _BLOCK_PRODUCTS = 1 << 17  # products formed at a time, so that they stay in the second-level cache
 _FP8 = {
     np.dtype(fp8): np.arange(256, dtype=np.uint8).view(fp8).astype(np.float32)
@@ -54,7 +57,10 @@ _NAN_BITS = np.uint32(0x7FFFFFFF)
 class Operand:
     """A matrix operand, decomposed once for use with several partners.
 
-    Shapes: `rows` [..., R, K] in float32; `value` (float32) and `exponent` (int16) [K, R, ...].
+    `value` is `rows` with 0 for what is not finite; `narrow` says that all exponents but those of
+    zeros are within ±50.
+
+    Shapes: `rows` and `value` (float32) and `exponent` (int16) [..., R, K].
     """
 
     rows: Array
@@ -73,18 +79,16 @@ def prepare(x: Array) -> Operand:
             code="K280",
             fix="convert the operand first",
         )
-    rows = _to_float32(x)
-    value = np.ascontiguousarray(np.moveaxis(rows, (-1, -2), (0, 1)))
-    exponent = _exponent(value, _MIN_EXPONENT[x.dtype])
-    finite, narrow = True, True
-    if x.size:
-        highest = int(exponent.max())
-        lowest = int(exponent.min(where=exponent != _OF_ZERO, initial=0))
-        finite = highest < _NONFINITE
-        narrow = max(-lowest, highest) <= _FLOAT32_REACH
+    value = rows = np.ascontiguousarray(_to_float32(x))
+    exponent = np.maximum(_exponent(rows), np.int16(_MIN_EXPONENT[x.dtype]))
+    zero = rows == 0
+    np.copyto(exponent, 0, where=zero)
+    lowest, highest = (int(exponent.min()), int(exponent.max())) if x.size else (0, 0)
+    np.copyto(exponent, _OF_ZERO, where=zero)
+    finite = highest < _NONFINITE
     if not finite:  # their outputs are patched afterwards
-        value = np.where(np.isfinite(value), value, np.float32(0))
-    return Operand(rows, value, exponent, x.dtype, finite, narrow)
+        value = np.where(np.isfinite(rows), rows, np.float32(0))
+    return Operand(rows, value, exponent, x.dtype, finite, max(-lowest, highest) <= _NARROW)
 
 
 def multiply_accumulate(
@@ -110,7 +114,8 @@ def multiply_accumulate(
     if c.dtype == np.int32 or numerics == "fast":
         product = a.rows @ b.rows.swapaxes(-1, -2)  # exact for int8: |sum| ≤ 32·255² < 2^24
         return np.asarray(product.astype(c.dtype) + c)
-    d = _in_blocks(a, b, c, family)
+    with np.errstate(over="ignore"):
+        d = _in_blocks(a, b, c, family)
     if a.finite and b.finite and np.isfinite(c).all():
         return d
     return _patch_nonfinite(a, b, c, d)
@@ -155,41 +160,45 @@ def _to_float32(x: Array) -> Array:
     return x.astype(np.float32)
 
 
-def _exponent(x: Array, minimum: int) -> Array:
-    """The exponent of each float32, at least `minimum`, as int16."""
-    field = ((x.view(np.uint32) >> np.uint32(23)).astype(np.int16) & np.int16(255)) - np.int16(127)
-    np.maximum(field, np.int16(minimum), out=field)
-    field[x == 0] = _OF_ZERO
-    return field
+def _exponent(x: Array) -> Array:
+    """The exponent field of each float32 less its bias, as int16."""
+    upper = x.view(np.int16).reshape(*x.shape, 2)[..., 1]
+    return np.asarray((upper >> np.int16(7) & np.int16(255)) - np.int16(127))
 
 
 def _in_blocks(a: Operand, b: Operand, c: Array, family: Family) -> Array:
-    """Run the instruction with the batch innermost, a cache-sized block of the batch at a time."""
+    """Run the instruction, a cache-sized block of the batch at a time."""
     batch = np.broadcast_shapes(a.rows.shape[:-2], b.rows.shape[:-2], c.shape[:-2])
-    k, m, n = a.rows.shape[-1], a.rows.shape[-2], b.rows.shape[-2]
-
-    def flat(x: Array) -> Array:
-        if x.shape[2:] != batch:
-            x = np.broadcast_to(_pad_batch(x, len(batch)), (*x.shape[:2], *batch))
-        return x.reshape(*x.shape[:2], -1)
-
-    av, ae, bv, be = flat(a.value), flat(a.exponent), flat(b.value), flat(b.exponent)
-    cc = np.broadcast_to(c, (*batch, m, n)).reshape(-1, m, n)
+    (m, k), n = a.rows.shape[-2:], b.rows.shape[-2]
+    av, ae, bv, be, cc = (_flat(x, batch) for x in (a.value, a.exponent, b.value, b.exponent, c))
     d = np.empty_like(cc)
     block = max(_BLOCK_PRODUCTS // max(k * m * n, 1), 1)
-    if block < n:  # then N makes the longer inner loop
-        block = 1
     step = _step_fp8_as_f16 if _is_fp8(a) and family == "mma.sync" else _step
     kind = _Kind(a.narrow and b.narrow, _is_fp8(a) and family == "wgmma", c.dtype)
     for i in range(0, len(cc), block):
-        s = np.s_[..., i : i + block]
-        ci = np.ascontiguousarray(cc[i : i + block].transpose(1, 2, 0))
-        d[i : i + block] = step(av[s], ae[s], bv[s], be[s], ci, kind).transpose(2, 0, 1)
+        s = slice(i, i + block)
+        d[s] = _arranged(step, (av[s], ae[s]), (bv[s], be[s]), cc[s], kind)
     return d.reshape(*batch, m, n)
 
 
-def _pad_batch(x: Array, rank: int) -> Array:
-    return x.reshape(*x.shape[:2], *(1,) * (rank + 2 - x.ndim), *x.shape[2:])
+def _flat(x: Array, batch: tuple[int, ...]) -> Array:
+    """Matrices along one axis, the whole batch of them."""
+    if x.shape[:-2] != batch:
+        x = np.broadcast_to(x, (*batch, *x.shape[-2:]))
+    return x.reshape(-1, *x.shape[-2:])
+
+
+def _arranged(
+    step: Callable[..., Array], a: tuple[Array, ...], b: tuple[Array, ...], c: Array, kind: _Kind
+) -> Array:
+    """Run a step on operands [batch, R, K] with the longer of N and the batch as the inner loop."""
+    wide = b[0].shape[1] >= len(c)
+    axes = (2, 0, 1) if wide else (2, 1, 0)
+    a, b = (tuple(np.ascontiguousarray(x.transpose(axes)) for x in matrix) for matrix in (a, b))
+    if wide:  # products are [K, batch, M, N]
+        return step(*(x[..., None] for x in a), *(x[:, :, None] for x in b), c, kind)
+    a, b = tuple(x[:, :, None] for x in a), tuple(x[:, None] for x in b)  # [K, M, N, batch]
+    return step(*a, *b, np.ascontiguousarray(c.transpose(1, 2, 0)), kind).transpose(2, 0, 1)
 
 
 def _is_fp8(x: Operand) -> bool:
@@ -198,33 +207,85 @@ def _is_fp8(x: Operand) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """How one step works: in float32 or float64, with 13 or 25 bits of F, into which type."""
+    """How one step works: operands narrow or not, with 13 or 25 bits of F, into which type."""
 
     narrow: bool
     short: bool
     accumulator: np.dtype[Any]
 
+    @property
+    def bits(self) -> int:
+        """F."""
+        return 13 if self.short else 25
+
+    @property
+    def mask(self) -> np.int64:
+        """The bits of a float64 that a float32 result keeps."""
+        return np.int64(-1 << (39 if self.short else 29))
+
 
 def _step(av: Array, ae: Array, bv: Array, be: Array, c: Array, kind: _Kind) -> Array:
     """Align, truncate, add and round.
 
-    Shapes: av, ae [K, M, batch], bv, be [K, N, batch], c and the result [M, N, batch].
+    Shapes: operands [K, …] broadcast to products [K, *outputs]; c and the result [*outputs].
     """
-    bits = 13 if kind.short else 25
+    top = (ae + be).max(axis=0)
     c32 = c.astype(np.float32, copy=False)
-    top = np.maximum((ae[:, :, None] + be[:, None]).max(axis=0), _exponent(c32, -126))
-    top = np.clip(top, -300, 128).astype(np.int64)  # all zero: any finite scale will do
-    scale = _power_of_two(bits - top)
     if kind.narrow:
-        product = av[:, :, None] * bv[:, None]
-        # A product that is not zero needs no scale above 2^(25+100); the cast must not overflow.
-        product *= np.minimum(scale, 2.0**125).astype(np.float32)
-    else:
-        product = av[:, :, None].astype(np.float64) * bv[:, None]
-        product *= scale
+        aligned = np.maximum(top, _exponent(c32))
+        if _fits(aligned, c32):
+            return _narrow_sum(av, bv, c32, aligned, kind)
+    return _wide_sum(av, bv, c32, top, kind)
+
+
+def _fits(top: Array, c: Array) -> bool:
+    """Whether `_narrow_sum` may be used with these E; where it is too low, C must be zero."""
+    low = top < _LOWEST
+    return int(top.max()) <= _HIGHEST and not (low.any() and c[low].any())
+
+
+def _narrow_sum(av: Array, bv: Array, c: Array, top: Array, kind: _Kind) -> Array:
+    """What `_wide_sum` gives, in narrower types, for operands whose exponents are within ±50.
+
+    All steps are exact but for the two truncations of the model:
+
+    * A product has at most 22 significant bits and is 0 or has an exponent in −100 … 101, so
+      float32 holds it. Either one is not 0, then E ≥ −100, or all terms are, and any E will do.
+    * F − E lies in 13 − 120 … 25 + 100, so float32 holds the scale 2^(F−E) and its inverse.
+    * A scaled term is below 2^(F+2), so int32 holds it; where it underflows it is below 1, and the
+      cast (for C, `trunc`) gives 0 as it does without underflow.
+    * 16 products below 2^27 − 2^16 do not overflow the int32 sum, and float64 holds it with C.
+    * That integer is cut to the result's significant bits in float64. What is left is 0 or at least
+      1, hence times 2^(E−F) at least 2^-125 and below 2^(32+120−25): no subnormal, no overflow.
+    """
+    top = np.maximum(top, _LOWEST)
+    scale = _float32_power(kind.bits - top)
+    product = av * bv
+    product *= scale
+    total = product.astype(np.int32).sum(axis=0, dtype=np.int32).astype(np.float64)
+    total += np.trunc(c * scale)
+    inverse = _float32_power(top - kind.bits)
+    if kind.accumulator == np.float16:
+        return np.asarray((total * inverse).astype(np.float16))
+    total.view(np.int64)[...] &= kind.mask
+    return np.asarray(total.astype(np.float32) * inverse)
+
+
+def _float32_power(exponent: Array) -> Array:
+    return (exponent.astype(np.int32) + 127 << 23).view(np.float32)
+
+
+def _wide_sum(av: Array, bv: Array, c: Array, top: Array, kind: _Kind) -> Array:
+    """The rounded sum of products and C, where `top` are the largest exponents of products."""
+    exponent = np.where(c == 0, np.int16(_OF_ZERO), np.maximum(_exponent(c), np.int16(-126)))
+    top = np.clip(np.maximum(top, exponent), -300, 128)  # all zero: any finite scale will do
+    top = top.astype(np.int64)
+    scale = _power_of_two(kind.bits - top)
+    product = av.astype(np.float64) * bv
+    product *= scale
     # The cast truncates; 16 products below 2^27 − 2^17 cannot overflow the int32 sum.
-    total = product.astype(np.int32).sum(axis=0, dtype=np.int32) + np.trunc(c32 * scale)
-    return _round(total * _power_of_two(top - bits), kind)
+    total = product.astype(np.int32).sum(axis=0, dtype=np.int32) + np.trunc(c * scale)
+    return _round(total * _power_of_two(top - kind.bits), kind)
 
 
 def _step_fp8_as_f16(av: Array, ae: Array, bv: Array, be: Array, c: Array, kind: _Kind) -> Array:
@@ -242,12 +303,11 @@ def _power_of_two(exponent: Array) -> Array:
 
 
 def _round(total: Array, kind: _Kind) -> Array:
-    with np.errstate(over="ignore"):
-        if kind.accumulator == np.float16:
-            return total.astype(np.float16)
-        if kind.short:
-            total = (total.view(np.int64) & ~np.int64((1 << 39) - 1)).view(np.float64)
-        d = total.astype(np.float32)
+    if kind.accumulator == np.float16:
+        return np.asarray(total.astype(np.float16))
+    if kind.short:
+        total = (total.view(np.int64) & kind.mask).view(np.float64)
+    d = total.astype(np.float32)
     d.view(np.int32)[...] -= np.abs(d) > np.abs(total)  # nearest became away: one step back
     return d
 

@@ -10,6 +10,7 @@ Source: PTX ISA 9.0, "Asynchronous Warpgroup Level Matrix Instructions".
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -156,12 +157,12 @@ class WgmmaOp(_WarpgroupOp):
         w.emit(f"{self.shape.text} {', '.join(operands)}")
 
     def simulate(self, m: Machine) -> None:
-        shape, part = self.shape, self.shape.of_warp
+        shape = self.shape
         a = self._rows_of_a(m)
-        b = m.matrix_rows(lanes(m, self.b), 0, shape.n, shape.k, shape.b, self.b_major)
+        b, of_warp = m.matrix_rows(lanes(m, self.b), 0, shape.n, shape.k, shape.b, self.b_major)
         a, b = (-a if self.negate_a else a), (-b if self.negate_b else b)
-        d = multiply_accumulate(a, b, self._old(m), family="wgmma", numerics=m.numerics)
-        values = scatter(part, "c", d)
+        d = _multiply(a, b, of_warp, self._old(m), m.numerics)
+        values = scatter(shape.of_warp, "c", d)
         m.warpgroup_uses(tuple(reg for reg in self.a_registers if not isinstance(reg, Const)))
         m.warpgroup_write(self.d, [values[:, index] for index in range(len(self.d))])
         m.count("wgmma")
@@ -171,10 +172,9 @@ class WgmmaOp(_WarpgroupOp):
         shape = self.shape
         if isinstance(self.a, tuple):
             return gather(shape.of_warp, "a", [lanes(m, operand) for operand in self.a])
-        whole = m.matrix_rows(lanes(m, self.a), 0, ROWS, shape.k, shape.a, self.a_major)
+        whole, of_warp = m.matrix_rows(lanes(m, self.a), 0, ROWS, shape.k, shape.a, self.a_major)
         quarter = np.broadcast_to(m.special("warpid"), (m.warps, 32))[:, 0] % WARPS
-        parts = whole.reshape(-1, WARPS, WARP_ROWS, shape.k)
-        return np.asarray(parts[np.arange(m.warps), quarter])
+        return np.asarray(whole.reshape(-1, WARPS, WARP_ROWS, shape.k)[of_warp, quarter])
 
     def _old(self, m: Machine) -> Array:
         """The accumulators before, zero where they are replaced: [W, 16, N]."""
@@ -184,6 +184,18 @@ class WgmmaOp(_WarpgroupOp):
             return np.zeros((m.warps, WARP_ROWS, part.n), part.d.numpy)
         old = gather(part, "c", [lanes(m, register) for register in self.d])
         return np.where(keep[:, None, None], old, old.dtype.type(0))
+
+
+def _multiply(
+    a: Array, b: Array, of_warp: Array, c: Array, numerics: Literal["exact", "fast"]
+) -> Array:
+    """A·Bᵀ + C [W, 16, N] of each warp, whose B has the number `of_warp` (W,) in [n, N, K]."""
+    together, rest = divmod(len(a), len(b))  # warps of neighbouring rows that share a B
+    if rest or (of_warp != np.arange(len(a)) // together).any():
+        return multiply_accumulate(a, b[of_warp], c, "wgmma", numerics=numerics)
+    rows = len(b), together * WARP_ROWS, -1
+    d = multiply_accumulate(a.reshape(rows), b, c.reshape(rows), "wgmma", numerics=numerics)
+    return d.reshape(c.shape)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

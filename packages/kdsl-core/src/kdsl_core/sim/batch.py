@@ -8,6 +8,7 @@ from kdsl_core.ir import Kernel
 from kdsl_core.ir.protocols import Array
 from kdsl_core.sim.clocks import Clocks
 from kdsl_core.sim.groups import LANES
+from kdsl_core.sim.no_clocks import NoClocks
 
 SHARED_BASE = 0x400  # not zero, so that a null shared address is found
 RANK_SHIFT = 24  # a cluster address holds the block's rank + 1 in its top byte
@@ -17,7 +18,8 @@ _ALIGN = 128
 class Batch:
     """Some blocks of the grid that run side by side; warps are rows, block after block.
 
-    Blocks of a cluster stand together, in the order of their ranks.
+    Blocks of a cluster stand together, in the order of their ranks. `wgmma` says that there are
+    tensor cores to keep clocks of, `ordered` that there are clocks at all.
     """
 
     def __init__(
@@ -28,6 +30,7 @@ class Batch:
         initial: int = 0,
         *,
         wgmma: bool = False,
+        ordered: bool = True,
     ) -> None:
         self.block_dim = kernel.block_dim
         self.grid = grid
@@ -48,7 +51,8 @@ class Batch:
         self.shared_bytes = kernel.shared_bytes
         self.shared_stride = -(-kernel.shared_bytes // _ALIGN) * _ALIGN
         self.shared = np.full(blocks.size * self.shared_stride, initial, np.uint8)
-        self.clocks = Clocks(
+        clocks = Clocks if ordered else NoClocks
+        self.clocks = clocks(
             blocks.size, self.warps_per_block, self.blocks_per_cluster, wgmma=wgmma
         )
 

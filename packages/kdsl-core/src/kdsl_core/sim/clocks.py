@@ -54,8 +54,10 @@ class Clocks:
     well. `proxy[w, a]` is the same for asynchronous units that w starts: ordinary accesses reach
     them through a proxy fence only. `reads[w, a]` is the last epoch whose reads are over, which
     relaxed arrivals tell, too. `everyone` is the least that warps know of each other:
-    accesses of warps up to it are ordered for all.
+    accesses of warps up to it are ordered for all. Where they are not `kept`, nobody may ask.
     """
+
+    kept = True
 
     def __init__(
         self, blocks: int, warps_per_block: int, cluster: int = 1, *, wgmma: bool = False

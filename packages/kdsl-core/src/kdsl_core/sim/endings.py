@@ -21,7 +21,7 @@ class EndingPart(MatrixPart, TransferPart, MemoryPart):
         """The group's lanes are about to end."""
         index, lanes = self.group.index, self.group.lanes()
         working = self.flights.unfinished(index)
-        if working.any():
+        if self._check_flights and working.any():
             text = "ends before it has waited for its wgmma"
             self._left(int(working.argmax()), 0, text, _FIX_WGMMA, self.flights.last_pc)
         shadow = self._shared.shadow

@@ -55,14 +55,15 @@ class MachineBase:
         self.again = False
         self.freed: list[tuple[str, Array]] = []
         self.mbarriers = Mbarriers(batch)
-        self.flights = RegisterFlights(batch.rows, watched)
+        self._check_registers = reporter.findings.wants("uninit")
+        self._check_flights = reporter.findings.wants("inflight")
+        self.flights = RegisterFlights(batch.rows, watched if self._check_flights else frozenset())
         self._kernel = kernel
         self._counters = counters
         self._shared = SharedAccess(batch, reporter)
         reporter.mbarriers, reporter.shadow = self.mbarriers, self._shared.shadow
         self._global = memory
         self._maps = maps
-        self._check_registers = reporter.findings.wants("uninit")
 
     # -- the scheduler's part ------------------------------------------------------------------
     def hold(self, waits_for: str, held: Array, *, again: bool = False) -> None:
@@ -111,7 +112,7 @@ class MachineBase:
 
     def _check_flight(self, reg: Reg, verb: str) -> None:
         flying = self.flights.of(reg, self.group.index)
-        if flying is not None and self.reporter.findings.wants("inflight"):
+        if flying is not None:
             which, pc = flying
             name = reg.hint or "a register"
             self.reporter.at_thread(
@@ -156,7 +157,7 @@ class MachineBase:
     def access(self, address: Array, size: int, where: Array | None, kind: str) -> Access:
         """The access of the group's active lanes at addresses (W, n)."""
         access = access_of(self.group, address, size, where, kind, self.pc)
-        if self._shared.has_barriers and kind not in _OF_WARPS:
+        if self._shared.has_barriers and self.batch.clocks.kept and kind not in _OF_WARPS:
             lanes = self.group.lanes() if access.active is None else access.active
             if lanes.shape[1] == LANES:
                 self.batch.clocks.lanes.touch(self.group.index, lanes)

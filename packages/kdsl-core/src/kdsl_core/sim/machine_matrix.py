@@ -40,51 +40,50 @@ class MatrixPart(MachineBase):
 
     def matrix_rows(
         self, descriptor: Array, first: int, rows: int, depth: int, dtype: DType, major: str
-    ) -> Array:
+    ) -> tuple[Array, Array]:
         wanted = self._distinct(descriptor)
         address = chunk_addresses(wanted.descriptor, first, rows, depth, dtype.bytes, major)
         shape = address.shape
         data = self._read_chunks(address.reshape(shape[0], -1), wanted)
-        values = from_chunks(data.reshape(*shape, _CHUNK), dtype.numpy, major)
-        return (
-            values[wanted.which]
-            if len(values) > 1
-            else np.broadcast_to(values, (self.warps, *values.shape[1:]))
-        )
+        return from_chunks(data.reshape(*shape, _CHUNK), dtype.numpy, major), wanted.which
 
     def _distinct(self, descriptor: Array) -> Operands:
         """Each descriptor of each block once."""
         mine = np.broadcast_to(descriptor, (self.warps, LANES))[:, 0].astype(np.uint64)
-        block = self.batch.block_of[self.group.index]
-        keys = np.stack([block.astype(np.uint64), mine], axis=1)
-        unique, first, which = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-        return Operands(unique[:, 1], first, which.reshape(-1))
+        _, number = np.unique(mine, return_inverse=True)
+        key = self.batch.block_of[self.group.index] * mine.size + number
+        _, first, which = np.unique(key, return_index=True, return_inverse=True)
+        return Operands(mine[first], first, which)
 
     def _read_chunks(self, address: Array, wanted: Operands) -> Array:
-        """Bytes (n, chunks, 16) of distinct matrices, read for every warp that wants them."""
+        """Bytes (n, chunks, 16) of distinct matrices; every warp that wants them is a reader."""
         index, count = self.group.index, address.shape[1]
-        every = Access(
-            address[wanted.which].reshape(-1),
-            np.repeat(index, count),
-            np.zeros(index.size * count, np.int64),
-            _CHUNK,
-            self.pc,
-            (1, index.size * count),
-            None,
-            whole_warp=True,
-        )
-        group = np.repeat(self.flights.committed[index], count)
-        data = self._shared.read_later(every, group, matrix=True)
+        data = self._shared.fetch(self._chunks(index[wanted.first], address))
+        if self._shared.shadow:
+            group = np.repeat(self.flights.committed[index], count)
+            every = self._chunks(index, address[wanted.which])
+            self._shared.start_read(every, group, matrix=True)
         self.flights.open[index] = True
-        return data.reshape(index.size, count, _CHUNK)[wanted.first]
+        return data.reshape(-1, count, _CHUNK)
+
+    def _chunks(self, rows: Array, address: Array) -> Access:
+        """The access of some warps to their chunks, whose addresses are (warps, chunks)."""
+        return Access(
+            address.reshape(-1), np.repeat(rows, address.shape[1]),
+            np.zeros(address.size, np.int64), _CHUNK, self.pc, (1, address.size), None,
+            whole_warp=True,
+        )  # fmt: skip
 
     def warpgroup_write(self, registers: tuple[Reg, ...], values: list[Array]) -> None:
         self._check_fence(registers)
         for reg, value in zip(registers, values, strict=True):
             self.registers.write(reg, value, self.group, None)
-        self.flights.use(registers, self.group.index, self.pc, writes=True)
+        if self._check_flights:
+            self.flights.use(registers, self.group.index, self.pc, writes=True)
 
     def warpgroup_uses(self, registers: tuple[Reg, ...]) -> None:
+        if not self._check_flights:
+            return
         for reg in registers:
             if self.flights.written(reg):
                 self._check_flight(reg, "multiplies")
@@ -92,8 +91,8 @@ class MatrixPart(MachineBase):
         self.flights.use(registers, self.group.index, self.pc, writes=False)
 
     def _check_fence(self, registers: tuple[Reg, ...]) -> None:
-        late = self.flights.unfenced(registers, self.group.index)
-        if late is None or not self.reporter.findings.wants("inflight"):
+        late = self.flights.unfenced(registers, self.group.index) if self._check_flights else None
+        if late is None:
             return
         which, pc = late
         self.reporter.at_thread(

@@ -75,7 +75,9 @@ class TransferPart(MbarrierPart):
         self._released(self.barrier_use.complete_bytes(*self.late.pop(at)))
 
     def send(self, access: Access) -> Array:
-        return self._shared.read_later(access, self._bulk_group(access), matrix=False)
+        data = self._shared.fetch(access)
+        self._shared.start_read(access, self._bulk_group(access), matrix=False)
+        return data
 
     def send_until(self, access: Access, barrier: Array) -> Array:
         return self._shared.load(access)

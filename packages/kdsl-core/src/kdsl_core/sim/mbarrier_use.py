@@ -80,6 +80,8 @@ class MbarrierUse:
 
     def _check_ready(self, access: Access, number: Array, asynchronous: bool) -> None:
         barriers, clocks = self._barriers, self._batch.clocks
+        if not clocks.kept:
+            return
         there = number >= 0
         maker = barriers.maker[number]
         seen = clocks.known[access.row, clocks.local[maker]] >= barriers.made[number]
@@ -188,7 +190,7 @@ class MbarrierUse:
         if there.any():
             distinct = np.unique(number[there])
             barriers.arrive(distinct, asked[distinct])
-            if not silent:
+            if clocks.kept and not silent:
                 pairs = np.unique(np.stack([access.row[there], number[there]], axis=1), axis=0)
                 rows, which = np.unique(pairs[:, 0], return_inverse=True)
                 lanes = np.zeros((rows.size, LANES), bool)

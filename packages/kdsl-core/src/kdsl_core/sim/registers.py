@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from kdsl_core.ir import Const, Operand, Reg, Var
+from kdsl_core.ir import Const, Op, Operand, Reg, Var
+from kdsl_core.ir.flat import FlatProgram
 from kdsl_core.ir.protocols import Array
 from kdsl_core.sim.groups import LANES, Group
+
+
+def warp_bytes(program: FlatProgram) -> int:
+    """What all registers that a program writes take for one warp; at least 1."""
+    ops = (op for op in program.instructions if isinstance(op, Op))
+    registers = {reg for op in ops for reg in op.writes()}
+    return max(LANES * sum(reg.dtype.bytes for reg in registers), 1)
 
 
 class RegisterFile:

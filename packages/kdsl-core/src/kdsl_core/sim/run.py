@@ -17,18 +17,23 @@ from kdsl_core.sim.batch import Batch, cluster_order
 from kdsl_core.sim.counters import Counters
 from kdsl_core.sim.flights import wgmma_registers
 from kdsl_core.sim.global_access import GlobalAccess
+from kdsl_core.sim.groups import LANES
 from kdsl_core.sim.hazards import Findings, checks_of
+from kdsl_core.sim.instruction_facts import facts
 from kdsl_core.sim.machine import SimMachine
 from kdsl_core.sim.memory import Buffer, GlobalStore
 from kdsl_core.sim.profile import profile_of
 from kdsl_core.sim.progress import Progress
+from kdsl_core.sim.registers import warp_bytes
 from kdsl_core.sim.reporting import Reporter
 from kdsl_core.sim.result import Result
 from kdsl_core.sim.scheduler import Budget, Scheduler
 from kdsl_core.sim.written import written_parameters
 
-WARPS_IN_FLIGHT = 256
+WARPS_IN_FLIGHT = 1024  # their operands of an instruction still fit in a core's cache
+REGISTERS_IN_FLIGHT = 256 << 20  # bytes
 SHARED_IN_FLIGHT = 4 << 20  # bytes; their shadow takes up to 256 times as much
+_OF_ORDER = ("race", "inflight", "uninit", "proxy", "exited", "barrier")  # found by clocks
 MAX_INSTRUCTIONS = 20_000_000
 
 MAP_BASE = 0x6000_0000_0000  # where parameters that are tensor maps have their generic addresses
@@ -63,7 +68,8 @@ def run(
     `profile` counts what accesses move, `footprint` also which sectors are touched at all, and
     `costs` says, when somebody looks, what each instruction of the flat program costs.
     `progress` shows a bar after two seconds; None means: on a terminal. A run ends with a hazard
-    after `max_instructions`, where one that many warps execute together counts once.
+    after `max_instructions`, where one that many warps execute together counts once. Without
+    `profile` only executed instructions are counted.
 
     Raises: HazardError for the first hazard when `on_hazard` is "raise".
     """
@@ -117,6 +123,7 @@ class _Launch:
         self.grid = grid
         self.words, self.maps = _place_maps(params)
         self.program: FlatProgram = flatten(kernel)
+        self._facts = facts(self.program)
         self._watched = wgmma_registers(self.program)
         self.findings = Findings(checks, on_hazard)
         self.store = GlobalStore(buffers)
@@ -151,8 +158,12 @@ class _Launch:
         clusters = cluster_order(self.grid, self.kernel.cluster_dim or (1, 1, 1))
         if rng is not None:
             clusters = clusters[rng.permutation(len(clusters))]
-        warps = -(-self.kernel.threads // 32)
-        blocks = min(WARPS_IN_FLIGHT // warps, SHARED_IN_FLIGHT // max(self.kernel.shared_bytes, 1))
+        warps = -(-self.kernel.threads // LANES)
+        blocks = min(
+            WARPS_IN_FLIGHT // warps,
+            REGISTERS_IN_FLIGHT // (warps * warp_bytes(self.program)),
+            SHARED_IN_FLIGHT // max(self.kernel.shared_bytes, 1),
+        )
         at_once = max(blocks // clusters.shape[1], 1)
         return [clusters[i : i + at_once].reshape(-1) for i in range(0, len(clusters), at_once)]
 
@@ -164,7 +175,9 @@ class _Launch:
         rng: np.random.Generator | None,
     ) -> None:
         """Run some blocks side by side."""
-        batch = Batch(self.kernel, self.grid, blocks, wgmma=bool(self._watched))
+        ordered = any(map(self.findings.wants, _OF_ORDER))
+        wgmma = bool(self._watched)
+        batch = Batch(self.kernel, self.grid, blocks, wgmma=wgmma, ordered=ordered)
         self.reporter.batch = batch
         self.memory.begin(batch)
         machine = SimMachine(
@@ -173,7 +186,7 @@ class _Launch:
         )  # fmt: skip
         for param in self.kernel.params:
             machine.registers.set_uniform(param.value, self.words[param.name])
-        Scheduler(self.program, machine, self.counters, budget, rng).run()
+        Scheduler(self.program, self._facts, machine, self.counters, budget, rng).run()
 
 
 def _tensor_of(param: Param) -> str:

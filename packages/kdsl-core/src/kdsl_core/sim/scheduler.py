@@ -12,7 +12,7 @@ from kdsl_core.ir.protocols import Array
 from kdsl_core.sim.counters import Counters
 from kdsl_core.sim.deadlock import report_deadlock, report_runaway
 from kdsl_core.sim.groups import Group, merge
-from kdsl_core.sim.instruction_facts import facts
+from kdsl_core.sim.instruction_facts import Facts
 from kdsl_core.sim.machine import SimMachine
 
 _PATIENCE = 256  # backward jumps after which other warps get their turn
@@ -42,13 +42,14 @@ class Scheduler:
     def __init__(
         self,
         program: FlatProgram,
+        known: list[Facts],
         machine: SimMachine,
         counters: Counters,
         budget: Budget,
         rng: np.random.Generator | None,
     ) -> None:
         self._instructions = program.instructions
-        self._facts = facts(program)
+        self._facts = known
         self._machine = machine
         machine.delays = rng is not None
         self._total = machine.batch.rows

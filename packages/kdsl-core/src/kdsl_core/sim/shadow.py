@@ -83,7 +83,7 @@ class SharedShadow:
         self._granules = Granules(size)
         self._clocks = clocks
         self._written = np.zeros(self._granules.count, np.int64)
-        self._read = np.zeros((self._granules.count, clocks.readers), np.int64)
+        self._read = self._unread()
         self._latest_read = 0
         self._writes = UnfinishedWrites(clocks)
         self._bulk_reads = UnfinishedReads(self._granules.count, clocks)
@@ -109,7 +109,7 @@ class SharedShadow:
         granules = self._locate(offset, access.size)
         self._latest_read = UNIT_EPOCH
         entry = (UNIT_EPOCH + 1 + group << EPOCH_SHIFT) + (access.pc << PC_SHIFT)
-        self._read[granules, clocks.tensor_core[access.row][:, None]] = entry[:, None]
+        self._read[clocks.tensor_core[access.row][:, None], granules] = entry[:, None]
         return self._as_unit(access, granules)
 
     def _as_unit(self, access: Access, granules: Array) -> list[Conflict]:
@@ -180,11 +180,15 @@ class SharedShadow:
         return self._bulk_reads.threads()
 
     # -- parts -----------------------------------------------------------------------------
+    def _unread(self) -> Array:
+        """Each agent's last read of each granule: none."""
+        return np.zeros((self._clocks.readers, self._granules.count), np.int64)
+
     def _locate(self, offset: Array, size: int) -> Array:
         factor = self._granules.refinement(offset, size)
         if factor > 1:
             self._written = np.repeat(self._written, factor)
-            self._read = np.repeat(self._read, factor, axis=0)
+            self._read = self._read.repeat(factor, 1) if self._latest_read else self._unread()
             self._writes.refine(factor)
             self._bulk_reads.refine(factor)
         return self._granules.of(offset, size)
@@ -218,15 +222,15 @@ class SharedShadow:
 
     def _against_past_reads(self, access: Access, granules: Array) -> list[Conflict]:
         clocks = self._clocks
-        read = self._read[granules]
-        known = clocks.reads[access.row][:, None, : clocks.readers]
+        read = self._read[:, granules]
+        known = clocks.reads[access.row, : clocks.readers].T[..., None]
         late = (read >> EPOCH_SHIFT) > known
         if clocks.lanes.any:
             late |= self._withheld(access, read, known)
         if not late.any():
             return []
-        thread, granule, agent = np.nonzero(late)
-        entry = read[thread, granule, agent]
+        thread, granule, agent = np.nonzero(late.transpose(1, 2, 0))
+        entry = read[agent, thread, granule]
         mine = (agent == clocks.local[access.row][thread]) & (
             entry & (SEVERAL | 31) == access.lane[thread]
         )
@@ -235,7 +239,7 @@ class SharedShadow:
         entry = (entry & ~SEVERAL) | agent << AGENT_SHIFT
         matrix = agent >= clocks.warps
         return [
-            Conflict(code, thread[which], entry[which], did, None, granule[which], read.shape[1])
+            Conflict(code, thread[which], entry[which], did, None, granule[which], read.shape[2])
             for code, which, did in (
                 ("race", ~mine & ~matrix, "read"),
                 ("inflight", matrix, "multiplies"),
@@ -244,14 +248,14 @@ class SharedShadow:
         ]
 
     def _withheld(self, access: Access, read: Array, known: Array) -> Array:
-        """Which reads (L, k, agents) are of lanes for which another lane of their warp arrived."""
+        """Which reads (agents, L, k) are of lanes for which another lane of their warp arrived."""
         clocks = self._clocks
-        thread, granule, agent = np.nonzero((read != 0) & (read >> EPOCH_SHIFT <= known))
-        entry, row = read[thread, granule, agent], access.row[thread]
+        agent, thread, granule = np.nonzero((read != 0) & (read >> EPOCH_SHIFT <= known))
+        entry, row = read[agent, thread, granule], access.row[thread]
         other = np.where(agent < clocks.warps, row // clocks.warps * clocks.warps + agent, -1)
         lane = np.where(entry & SEVERAL, -1, entry & 31)
         late = np.zeros(read.shape, bool)
-        late[thread, granule, agent] = clocks.lanes.withheld(
+        late[agent, thread, granule] = clocks.lanes.withheld(
             row, clocks.reads[row, agent], other, lane, entry >> EPOCH_SHIFT
         )
         return late
@@ -261,7 +265,7 @@ class SharedShadow:
         epoch = clocks.epoch[access.row]
         self._latest_read = max(self._latest_read, int(epoch.max()))
         flat = self._read.reshape(-1)
-        place = granules * clocks.readers + clocks.local[access.row][:, None]
+        place = clocks.local[access.row][:, None] * self._read.shape[1] + granules
         entry = ((epoch << EPOCH_SHIFT) + (access.pc << PC_SHIFT) + access.lane)[:, None]
         if access.whole_warp:
             flat[place] = entry | SEVERAL

@@ -36,7 +36,8 @@ class SharedAccess:
         self.shadow = SharedShadow(size, batch.clocks) if watched and size else None
         self.barriers = np.zeros(size // WORD, bool)
         self.has_barriers = False
-        self._lifetimes = Lifetimes(batch, reporter) if batch.blocks_per_cluster > 1 else None
+        lasting = wants("exited") and batch.blocks_per_cluster > 1
+        self._lifetimes = Lifetimes(batch, reporter) if lasting else None
 
     def touch(self, access: Access) -> None:
         """Threads themselves are about to access shared memory, perhaps of other blocks."""
@@ -107,23 +108,28 @@ class SharedAccess:
         return old
 
     # -- asynchronous accesses -----------------------------------------------------------------
-    def read_later(self, access: Access, group: Array, *, matrix: bool) -> Array:
-        """Bytes (L, size) that a unit reads until the threads' groups (L,) are done.
-
-        The unit is the tensor core with `matrix`, and TMA without.
-        """
+    def fetch(self, access: Access) -> Array:
+        """Bytes (L, size) that a unit reads; zeros outside of shared memory."""
         offset, good = self.offsets(access)
         if good is not None:
             found = np.zeros((access.address.size, access.size), np.uint8)
             if good.any():
-                found[good] = self.read_later(access.take(good), group[good], matrix=matrix)
+                found[good] = self.fetch(access.take(good))
             return found
         self._check_barriers(access, offset, "reads")
-        if self.shadow:
+        return gather(self._batch.shared, offset, access.size)
+
+    def start_read(self, access: Access, group: Array, *, matrix: bool) -> None:
+        """A unit reads until the threads' groups (L,) are done: with `matrix` the tensor core."""
+        if self.shadow is None:
+            return
+        offset, good = self.offsets(access)
+        if good is None:
             read = self.shadow.read_matrix if matrix else self.shadow.read_in_bulk
             verb = "starts a wgmma that reads" if matrix else "starts a copy from"
             self._report(access, read(access, offset, group), verb)
-        return gather(self._batch.shared, offset, access.size)
+        elif good.any():
+            self.start_read(access.take(good), group[good], matrix=matrix)
 
     def finish_bulk_reads(self, finished: Array) -> None:
         """Reads of bulk groups below `finished` (rows, 32) are done."""
