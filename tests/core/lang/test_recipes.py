@@ -191,6 +191,20 @@ def test_other_packages_are_followed_so_far() -> None:
     assert not dependencies.unchanged()
 
 
+def test_another_profiler_is_left_alone() -> None:
+    """While one is at work nothing is observed, which is a surprise."""
+    import cProfile
+
+    profiler = cProfile.Profile()
+    profiler.enable()
+    try:
+        with observing() as observed:
+            pass
+    finally:
+        profiler.disable()
+    assert observed.surprises == {"another profiler is at work"}
+
+
 def test_garbage_collection_is_not_observed() -> None:
     """Finalizers and the callbacks of others may do what they like."""
 

@@ -100,16 +100,15 @@ class _Variables(dict[Any, Any]):
 def observing() -> Iterator[Observed]:
     """Observe this thread; a profiler that is at work already makes that a surprise."""
     observed = Observed()
-    if sys.getprofile() is not None:
+    profiler = cProfile.Profile()
+    if not _began(profiler):
         observed.surprises.add("another profiler is at work")
         yield observed
         return
-    profiler = cProfile.Profile()
     _active.observed = observed
     collecting = gc.isenabled()
     gc.disable()  # finalizers are no part of the trace
     _listen()
-    profiler.enable()
     try:
         yield observed
     finally:
@@ -136,6 +135,17 @@ def state_of(name: str) -> str:
 def still(states: Mapping[str, str]) -> bool:
     """Whether every variable and file is what it was."""
     return all(state_of(name) == state for name, state in states.items())
+
+
+def _began(profiler: cProfile.Profile) -> bool:
+    """Enable it, unless there is another one."""
+    if sys.getprofile() is not None:
+        return False
+    try:
+        profiler.enable()
+    except ValueError:  # from Python 3.12 on, when another thread has one
+        return False
+    return True
 
 
 def _listen() -> None:
