@@ -203,7 +203,7 @@ def test_blocks_that_do_not_fit() -> None:
 
 def test_cache_entries_and_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """K726: a changed byte. K727: a bound that is no number. K728: no folder to be had."""
-    from kdsl_runtime import cli
+    from kdsl_runtime import cli_cache
     from kdsl_runtime.cache.entry import Entry, decode, encode
     from kdsl_runtime.cache.layers import max_bytes
 
@@ -217,7 +217,7 @@ def test_cache_entries_and_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     for name in ("KDSL_CACHE_DIR", "XDG_CACHE_HOME", "HOME"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(kd.CacheError, match="K728"):
-        cli._open_cache(None)
+        cli_cache._open_cache(None)
 
 
 def test_device_array_takes_its_own_shape() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 
-from core.isa.test_agreement import CASES, kernel_of
-from core.isa.test_isa_executes import Everything, cases
+from gpu.agreement.cases import CASES
+from gpu.agreement.rows import Everything, rows
 from kdsl_core.errors import VerifyError
 from kdsl_core.ir import Kernel, target_of
 from kdsl_core.isa.wgmma_shapes import TYPES, shape_of
@@ -78,8 +79,8 @@ def test_operations(text: str, lane: dict[str, float], warp: dict[str, float]) -
 
 def kernels() -> list[Any]:
     """Kernels that print every regular instruction, and every family of the others."""
-    regular = pytest.param(lambda: Everything(cases(NEWEST)).kernel, id="regular")
-    return [regular, *(pytest.param(lambda name=name: kernel_of(name), id=name) for name in CASES)]
+    regular = pytest.param(lambda: Everything(rows(NEWEST)).kernel, id="regular")
+    return [regular, *(pytest.param(partial(CASES[name].kernel, name), id=name) for name in CASES)]
 
 
 @pytest.mark.parametrize("build", kernels())

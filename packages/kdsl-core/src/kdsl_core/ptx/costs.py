@@ -20,7 +20,7 @@ from kdsl_core.ptx.emit import instruction_texts
 # pipe → instructions, by their first words; the longest that fits decides
 _OF_PIPE = {
     "alu": "add sub min max abs neg and or xor not shl shr setp selp prmt copysign vote elect "
-    "redux bfe lop3",
+    "redux bfe bfi lop3",
     "fma": "mul mad fma add.rn sub.rn",
     "xu": "ex2 lg2 rsqrt sqrt rcp tanh sin cos div rem popc clz brev",
     "lsu": "ld st atom red ldmatrix stmatrix shfl prefetch cp.async mbarrier fence",
