@@ -101,9 +101,7 @@ def bytes_expected(subject: Subject) -> Iterator[Mutant]:
         name = "expect_bytes" if isinstance(op, MbarrierArriveOp) else "size"
         given = getattr(op, name)
         for step in (size, -size) if given is not None else ():
-            yield _with(
-                "bytes_expected", op, f"{step:+}", **{name: _moved(given, step)}
-            )
+            yield _with("bytes_expected", op, f"{step:+}", **{name: _moved(given, step)})
 
 
 def count(subject: Subject) -> Iterator[Mutant]:

@@ -20,6 +20,7 @@ from functools import cache
 from pathlib import Path
 
 from mutants.cases import cases
+from mutants.clean import CleanRun, clean
 from mutants.trial import OPERATORS, Outcome, bench
 
 EQUIVALENT = Path(__file__).with_name("equivalent.toml")
@@ -128,20 +129,36 @@ def report(outcomes: Sequence[Outcome], seconds: float) -> str:
     return "\n\n".join(parts)
 
 
+def report_clean(runs: Sequence[CleanRun], begun: float) -> int:
+    """Say what was found in unchanged kernels; 1 when there was anything."""
+    complaints = [run for run in runs if run.complaint]
+    for run in complaints:
+        print(f"#{run.number} {run.name}\n{run.complaint}\n")
+    seconds = time.perf_counter() - begun
+    print(f"{len(runs)} runs of unchanged kernels, {len(complaints)} complaints, {seconds:.0f} s")
+    return int(bool(complaints))
+
+
 def main(words: Sequence[str]) -> int:
     """Run from the command line; 1 when a mutant was missed."""
     parser = argparse.ArgumentParser(prog="dev.py mutants", description=__doc__)
     parser.add_argument("--kernel", default="*", help="pattern of the cases' names")
     parser.add_argument("--operator", default="*", help=f"pattern of {', '.join(OPERATORS)}")
     parser.add_argument("--sample", type=int, help="so many mutants, always the same")
-    parser.add_argument("--json", type=Path, help="write every outcome there")
+    parser.add_argument("--json", type=Path, help="add every outcome there, one a line")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--clean", type=int, metavar="N", help="run N unchanged kernels instead")
     options = parser.parse_args(words)
     begun = time.perf_counter()
+    if options.clean is not None:
+        return report_clean(list(clean(options.clean)), begun)
     work = chosen(options.kernel, options.operator, options.sample)
-    outcomes = list(campaign(work))
-    if options.json:
-        rows = [asdict(outcome) for outcome in outcomes]
-        options.json.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
+    outcomes = []
+    for outcome in campaign(work, options.processes):
+        outcomes.append(outcome)
+        if options.json:
+            with options.json.open("a", encoding="utf-8") as lines:
+                lines.write(json.dumps(asdict(outcome), ensure_ascii=False) + "\n")
     print(report(outcomes, time.perf_counter() - begun))
     return int(any(outcome.result == "missed" for outcome in outcomes))
 

@@ -13,11 +13,9 @@ import ml_dtypes
 import numpy as np
 
 import kdsl_core as kd
-from kdsl_fuse.kernels import gemm_sm90_model as model
 from kdsl_fuse.kernels.gemm_sm80 import GemmConfig, gemm_sm80
 from kdsl_fuse.kernels.gemm_sm90 import gemm_sm90, identity
 from kdsl_fuse.kernels.gemm_sm90_config import Sm90Config
-from kdsl_fuse.kernels.gemm_sm90_plan import Sm90Plan
 from kdsl_fuse.kernels.repitch import repitch, repitch_grid
 from kdsl_fuse.kernels.sum_parts import THREADS, sum_grid, sum_parts
 
@@ -65,7 +63,7 @@ def _tail_of(m: int, n: int, dtype: Any) -> tuple[Matrix, Matrix]:
     return np.broadcast_to(bias, (m, n)), matrix(8, (m, n), dtype)
 
 
-# -- sm_80 ------------------------------------------------------------------------------------------
+# -- sm_80 -----------------------------------------------------------------------------------------
 def sm80(
     atom: str,
     tile: tuple[int, int, int],
@@ -89,12 +87,12 @@ def sm80(
     return Launch(gemm_sm80, grid, config.threads, args, statics)
 
 
-# -- sm_90 ------------------------------------------------------------------------------------------
+# -- sm_90 -----------------------------------------------------------------------------------------
 def sm90(
     config: Sm90Config,
     sizes: tuple[int, int, int],
     *,
-    blocks: int = 1,
+    clusters: int = 1,
     dtype: Any = BF16,
     result: Any = None,
     majors: tuple[int, int, int] = (1, 1, 1),
@@ -102,9 +100,11 @@ def sm90(
     outputs: int = 1,
     batch: int = 1,
 ) -> Launch:
-    """A product by `gemm_sm90`, on `blocks` multiprocessors."""
+    """A product by `gemm_sm90`; few `clusters`, so that each has several tiles."""
     m, n, k = sizes
-    plan = Sm90Plan(model.Problem(m, n, k, batch=batch), config, multiprocessors=blocks)
+    together = config.blocks_together
+    if config.splits > 1:  # the tail is for `sum_parts`
+        tail, outputs = False, 1
 
     def args() -> tuple[Any, ...]:
         if batch > 1:
@@ -120,7 +120,8 @@ def sm90(
 
     epilogue = both if outputs == 2 else biased if tail else identity
     statics = {"epilogue": epilogue, "config": config, "outputs": outputs}
-    return Launch(gemm_sm90, plan.grid, config.threads, args, statics, plan.cluster)
+    cluster = (together, 1, 1) if together > 1 else None
+    return Launch(gemm_sm90, clusters * together, config.threads, args, statics, cluster)
 
 
 ONE = Sm90Config((64, 32, 32), 2, consumers=1)
@@ -132,38 +133,34 @@ def _hopper() -> dict[str, Launch]:
     wide = Sm90Config((64, 64, 64), 3, consumers=1)
     multicast = {"consumers": 1, "cluster": (2, 1)}
     return {
-        "sm90/one group": sm90(ONE, (72, 40, 200)),
-        "sm90/full swizzle": sm90(wide, (64, 64, 456)),
-        "sm90/cooperative, tail": sm90(TWO, (136, 24, 232), tail=True),
+        "sm90/one group": sm90(ONE, (72, 24, 136)),
+        "sm90/full swizzle": sm90(wide, (72, 64, 264)),
+        "sm90/cooperative, tail": sm90(TWO, (136, 16, 232), tail=True),
         "sm90/two blocks of rows": sm90(Sm90Config((256, 16, 32), 2), (200, 16, 168)),
-        "sm90/pingpong": sm90(PINGPONG, (200, 24, 136), blocks=1),
-        "sm90/pingpong, tail": sm90(PINGPONG, (136, 40, 168), tail=True),
+        "sm90/pingpong": sm90(PINGPONG, (200, 24, 136), clusters=2),
+        "sm90/pingpong, tail": sm90(PINGPONG, (200, 16, 136), tail=True),
         "sm90/setmaxnreg": sm90(Sm90Config((128, 16, 32), 2, registers=(40, 232)), (136, 16, 136)),
-        "sm90/cluster of rows": sm90(
-            Sm90Config((64, 16, 32), 2, **multicast), (136, 24, 168), blocks=2
-        ),
+        "sm90/cluster of rows": sm90(Sm90Config((64, 16, 32), 2, **multicast), (136, 24, 104)),
         "sm90/cluster of columns": sm90(
-            Sm90Config((64, 16, 32), 3, consumers=1, cluster=(1, 2)), (72, 40, 232), blocks=2
+            Sm90Config((64, 16, 32), 3, consumers=1, cluster=(1, 2)), (72, 40, 136)
         ),
         "sm90/pingpong, cluster of four": sm90(
-            Sm90Config((64, 16, 32), 2, "pingpong", cluster=(2, 2)), (200, 56, 136), blocks=4
+            Sm90Config((64, 16, 32), 2, "pingpong", cluster=(2, 2)), (200, 56, 136)
         ),
         "sm90/peers": sm90(
-            Sm90Config((64, 16, 32), 2, consumers=1, peers=2), (72, 24, 328), blocks=2, tail=True
+            Sm90Config((64, 16, 32), 2, consumers=1, peers=2), (72, 24, 328), tail=True
         ),
-        "sm90/four peers, two groups": sm90(
-            Sm90Config((128, 16, 32), 2, peers=4), (136, 16, 520), blocks=4
-        ),
-        "sm90/splits": sm90(Sm90Config((64, 32, 32), 2, consumers=1, splits=2), (72, 36, 264)),
+        "sm90/four peers, two groups": sm90(Sm90Config((128, 16, 32), 2, peers=4), (136, 16, 520)),
+        "sm90/splits": sm90(Sm90Config((64, 32, 32), 2, consumers=1, splits=2), (72, 28, 264)),
         "sm90/splits and peers": sm90(
-            Sm90Config((64, 16, 32), 2, consumers=1, peers=2, splits=2), (64, 16, 520), blocks=4
+            Sm90Config((64, 16, 32), 2, consumers=1, peers=2, splits=2), (64, 16, 520)
         ),
-        "sm90/slab, odd pitch": sm90(ONE, (70, 37, 168)),
-        "sm90/f32 along M": sm90(ONE, (68, 40, 136), dtype=F16, result=F32, majors=(1, 1, 0)),
-        "sm90/all along M and N": sm90(wide, (72, 72, 264), dtype=F16, majors=(0, 0, 0)),
-        "sm90/two outputs": sm90(ONE, (72, 40, 136), outputs=2),
-        "sm90/two outputs, two kinds": sm90(ONE, (72, 38, 136), outputs=2),
-        "sm90/batch": sm90(ONE, (72, 40, 136), batch=2),
+        "sm90/slab, odd pitch": sm90(ONE, (70, 29, 136)),
+        "sm90/f32 along M": sm90(ONE, (68, 24, 136), dtype=F16, result=F32, majors=(1, 1, 0)),
+        "sm90/all along M and N": sm90(wide, (72, 56, 264), dtype=F16, majors=(0, 0, 0)),
+        "sm90/two outputs": sm90(ONE, (72, 24, 136), outputs=2),
+        "sm90/two outputs, two kinds": sm90(ONE, (72, 30, 136), outputs=2),
+        "sm90/batch": sm90(ONE, (64, 32, 104), batch=2),
     }
 
 
@@ -183,7 +180,7 @@ def _ampere() -> dict[str, Launch]:
     }
 
 
-# -- copies and sums --------------------------------------------------------------------------------
+# -- copies and sums -------------------------------------------------------------------------------
 def _repitch() -> Launch:
     def args() -> tuple[Any, ...]:
         a, b = matrix(0, (5, 77)), matrix(1, (3, 1030))
@@ -193,27 +190,31 @@ def _repitch() -> Launch:
     return Launch(repitch, repitch_grid([(5, 77), (3, 1030)], 2), 128, args)
 
 
-def _sums(m: int, n: int, contiguous: int, *, tail: bool = False, outputs: int = 1) -> Launch:
+def sums(
+    m: int, n: int, contiguous: int, *, parts: int = 3, tail: bool = False, outputs: int = 1
+) -> Launch:
+    """The sum of parts by `sum_parts`."""
+
     def args() -> tuple[Any, ...]:
-        parts = matrix(2, (3, m, n) if contiguous else (3, n, m), F32)
+        given = matrix(2, (parts, m, n) if contiguous else (parts, n, m), F32)
         made = [nothing((m, n), BF16, contiguous) for _ in range(outputs)]
         order = (1, 2, 0) if contiguous else (2, 1, 0)
-        return parts.transpose(order), *made, *(_tail_of(m, n, BF16) if tail else ())
+        return given.transpose(order), *made, *(_tail_of(m, n, BF16) if tail else ())
 
     epilogue = both if outputs == 2 else biased if tail else identity
-    statics = {"epilogue": epilogue, "parts": 3, "outputs": outputs}
+    statics = {"epilogue": epilogue, "parts": parts, "outputs": outputs}
     return Launch(sum_parts, sum_grid((m, n), contiguous), THREADS, args, statics)
 
 
 def _helpers() -> dict[str, Launch]:
     return {
         "repitch": _repitch(),
-        "sum_parts/rows, tail": _sums(3, 520, 1, tail=True),
-        "sum_parts/columns, two outputs": _sums(135, 3, 0, outputs=2),
+        "sum_parts/rows, tail": sums(3, 520, 1, tail=True),
+        "sum_parts/columns, two outputs": sums(135, 3, 0, outputs=2),
     }
 
 
-# -- examples ---------------------------------------------------------------------------------------
+# -- examples --------------------------------------------------------------------------------------
 @cache
 def example(name: str) -> dict[str, Any]:
     """What an example's file defines."""
@@ -243,7 +244,7 @@ def _examples() -> dict[str, Launch]:
         ),
         "examples/matmul": Launch(example("matmul")["matmul"], (1, 1), 128, product(64, 64, 96)),
         "examples/tma_transpose": Launch(
-            turned["transpose"], (1, 2), turned["WARPS"] * 32, square(72, 40, BF16)
+            turned["transpose"], (2, 2), turned["WARPS"] * 32, square(72, 72, BF16)
         ),
         "examples/hopper by hand": Launch(
             gemm["by_hand"], (1, 1), gemm["THREADS"], product(136, 56, 456)
@@ -258,4 +259,3 @@ def _examples() -> dict[str, Launch]:
 def cases() -> dict[str, Launch]:
     """Every kernel that is mutated, by name."""
     return {**_ampere(), **_hopper(), **_helpers(), **_examples()}
-

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 
 from kdsl_core.ir import Op
 from kdsl_core.isa.async_copy import CpAsyncCommitOp, CpAsyncWaitOp
@@ -48,7 +49,7 @@ def drop(subject: Subject) -> Iterator[Mutant]:
 def drop_cluster_sync(subject: Subject) -> Iterator[Mutant]:
     """A cluster's barrier is left out, both halves."""
     for block in subject.blocks():
-        for op, following in zip(block.ops, block.ops[1:], strict=False):
+        for op, following in pairwise(block.ops):
             if isinstance(op, ClusterArriveOp) and isinstance(following, ClusterWaitOp):
                 yield Mutant("drop_cluster_sync", op, "left out with its wait", {
                     op: (), following: (),
@@ -59,7 +60,7 @@ def move(subject: Subject) -> Iterator[Mutant]:
     """What orders accesses changes places with its neighbour that acts, before or behind it."""
     for block in subject.blocks():
         acting = [at for at, op in enumerate(block.ops) if subject.acts(op)]
-        for first, last in zip(acting, acting[1:], strict=False):
+        for first, last in pairwise(acting):
             early, late = block.ops[first], block.ops[last]
             if not isinstance(early, ORDERING) and not isinstance(late, ORDERING):
                 continue
@@ -94,9 +95,7 @@ def _weaker(op: Op) -> Iterator[tuple[str, object]]:
         yield "relaxed", True
     elif isinstance(op, ClusterArriveOp) and op.release:
         yield "release", False
-    elif isinstance(op, MbarrierWaitOp) and op.scope == "cluster":
-        yield "scope", "cta"
-    elif isinstance(op, FenceOp) and op.scope != "cta":
+    elif isinstance(op, MbarrierWaitOp | FenceOp) and op.scope != "cta":
         yield "scope", "cta"
     elif isinstance(op, FenceProxyOp) and op.space.startswith("shared"):
         yield "space", "global"

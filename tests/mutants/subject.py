@@ -197,7 +197,7 @@ def swapped(ops: Sequence[Op], first: int, last: int) -> Edits | None:
     ends = any(isinstance(op, Terminator) for op in (*_inside(early), *_inside(late)))
     if wanted & _writes(early) or written & _reads(early) or ends:
         return None
-    return {**{op: () for op in overtaking}, early: (*overtaking, early)}
+    return {**dict.fromkeys(overtaking, ()), early: (*overtaking, early)}
 
 
 def _reads(op: Op) -> set[Operand]:

@@ -19,12 +19,13 @@ from kdsl_core.lang.traced import Traced
 from kdsl_core.passes.check_wgmma import check_wgmma
 from kdsl_core.passes.verify import verify
 from mutants import amounts, ordering, shapes
-from mutants.cases import cases
+from mutants.cases import Launch, cases
 from mutants.subject import Mutant, Subject
 
 OPERATORS = {f.__name__: f for f in (*ordering.OPERATORS, *amounts.OPERATORS, *shapes.OPERATORS)}
 SEEDS = (1, 2, 3)
-ENOUGH = 200_000  # instructions, after which a kernel of the campaign does not end
+RUNAWAY = "K510"
+_FEWEST, _PATIENCE = 1000, 16  # instructions; how many times as long a mutant may take
 
 
 @dataclass(frozen=True)
@@ -59,21 +60,34 @@ class Ready:
 class Bench:
     """A case on the bench: its trace, its mutants, and the right results."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, launch: Launch) -> None:
         self.name = name
-        self.launch = cases()[name]
+        self.launch = launch
         self._grid = extent(self.launch.grid, "grid")
         self._cluster = cluster_of(self.launch.cluster, self._grid)
         bound = bind(self.launch.kernel.signature, self.launch.args(), self.launch.statics)
         block = extent(self.launch.block, "block")
         self.traced: Traced = self.launch.kernel.trace(bound, block, self._cluster)
         self.subject = Subject(self.traced.kernel)
-        self.right = self.run(self.traced)
+        self.limit = _FEWEST
+        while not (right := self._within_limit()):
+            self.limit *= 2
+        self.limit *= _PATIENCE
+        self.right = right
 
     def mutants(self) -> Iterator[Mutant]:
         """All mutants, always in the same order."""
         for operator in OPERATORS.values():
             yield from operator(self.subject)
+
+    def _within_limit(self) -> list[bytes]:
+        """The right results; empty when they take more instructions than the limit."""
+        try:
+            return self.run(self.traced)
+        except HazardError as hazard:
+            if hazard.code != RUNAWAY:
+                raise
+            return []
 
     def run(self, traced: Traced, **options: Any) -> list[bytes]:
         """The bytes of all arrays after a run.
@@ -82,7 +96,7 @@ class Bench:
         """
         arrays = self.launch.args()
         bound = bind(self.launch.kernel.signature, arrays, self.launch.statics)
-        everything = {"max_instructions": ENOUGH, "profile": False, **options}
+        everything = {"max_instructions": self.limit, "profile": False, **options}
         simulate_bound(
             Ready(traced),  # type: ignore[arg-type]  # has all of a kernel that is asked for here
             self._grid, extent(self.launch.block, "block"), bound, everything, self._cluster,
@@ -124,5 +138,4 @@ class Bench:
 @cache
 def bench(name: str) -> Bench:
     """The bench of a case, made once in each process."""
-    return Bench(name)
-
+    return Bench(name, cases()[name])
