@@ -53,6 +53,8 @@ def swizzle(subject: Subject) -> Iterator[Mutant]:
                     yield Mutant("swizzle", op, what, maps={param.name: shape})
                     break
     for op in subject.of(LdmatrixOp, StmatrixOp, CpAsyncOp, LoadOp, StoreOp):
+        if getattr(op, "space", "shared") != "shared":
+            continue
         name = PLACES[type(op)][0]
         for leaf in subject.leaves(getattr(op, name)):
             made = subject.definitions.get(leaf)

@@ -251,7 +251,7 @@ class MbarrierTestOp(_PhaseOp):
         self.test(w, w.reg(self.dst), "try_wait" if self.suspend else "test_wait")
 
     def simulate(self, m: Machine) -> None:
-        m.write(self.dst, m.mbarrier_test(self.places(m), lanes(m, self.parity)))
+        m.write(self.dst, m.mbarrier_test(self.places(m), lanes(m, self.parity), scope=self.scope))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -271,7 +271,7 @@ class MbarrierWaitOp(_PhaseOp):
         w.emit(f"@!{done} bra {again}")
 
     def simulate(self, m: Machine) -> None:
-        m.mbarrier_wait(self.places(m), lanes(m, self.parity))
+        m.mbarrier_wait(self.places(m), lanes(m, self.parity), scope=self.scope)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

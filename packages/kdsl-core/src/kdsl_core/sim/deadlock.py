@@ -95,6 +95,12 @@ def _for_what(machine: SimMachine, kind: str, row: int) -> str:
         return f"the cluster's barrier ({count} of {arrived.size} warps arrived)"
     if kind == "warp group":
         return "the other warps of its warp group, which have not started the same wgmma"
+    if kind == "registers":
+        pool = machine.register_pool
+        return (
+            f"{pool.wanted[row]} registers a thread, of which it has {pool.held[row]} and the "
+            f"block {pool.spare[block]} to spare"
+        )
     if kind == "lanes":
         return "other lanes of the warp"
     barriers = machine.barriers

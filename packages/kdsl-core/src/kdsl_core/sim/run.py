@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -18,7 +18,7 @@ from kdsl_core.sim.flights import wgmma_registers
 from kdsl_core.sim.global_access import GlobalAccess
 from kdsl_core.sim.hazards import Findings, Hazard, checks_of
 from kdsl_core.sim.machine import SimMachine
-from kdsl_core.sim.memory import Buffer, GlobalStore
+from kdsl_core.sim.memory import Allocation, Buffer, GlobalStore
 from kdsl_core.sim.progress import Progress
 from kdsl_core.sim.reporting import Reporter
 from kdsl_core.sim.scheduler import Budget, Scheduler
@@ -48,6 +48,7 @@ def run(
     params: Mapping[str, Given],
     buffers: Sequence[Buffer] = (),
     *,
+    overlap: Collection[str] = (),
     checks: str | Collection[str] = "all",
     on_hazard: str = "raise",
     order: str = "linear",
@@ -61,7 +62,10 @@ def run(
 
     `params` gives each kernel parameter by name, pointers as virtual addresses of `GlobalMemory`;
     tensor maps hold such addresses.
-    `checks` is "all" or the hazard codes to look for. `order="shuffle"` varies the order of blocks
+    `overlap` names the arguments that the launch ahead of this one may still use: they must not be
+    touched before `wait_for_dependencies`.
+    `checks` is "all" or the hazard codes to look for; "unwritten" is one only when it is named.
+    `order="shuffle"` varies the order of blocks
     and warps from `seed`. `numerics="fast"` lets tensor-core instructions round like NumPy.
     `progress` shows a bar after two seconds; None means: on a terminal. A run ends with a hazard
     after `max_instructions`, where one that many warps execute together counts once.
@@ -69,7 +73,8 @@ def run(
     Raises: HazardError for the first hazard when `on_hazard` is "raise".
     """
     _check_words(on_hazard=on_hazard, order=order, numerics=numerics)
-    launch = _Launch(kernel, grid, params, buffers, checks_of(checks), on_hazard, profile)
+    findings = Findings(checks_of(checks), on_hazard)
+    launch = _Launch(kernel, grid, params, buffers, findings, overlap, profile)
     rng = np.random.default_rng(seed) if order == "shuffle" else None
     bar = Progress(kernel.name, int(np.prod(grid)), progress)
     budget = Budget(max_instructions, bar.beat)
@@ -78,6 +83,7 @@ def run(
             for blocks in launch.batches(rng):
                 launch.run_batch(blocks, numerics, budget, rng)
                 bar.finish_blocks(blocks.size)
+        launch.check_outputs()
     finally:
         bar.close()
         launch.store.write_back()
@@ -109,8 +115,8 @@ class _Launch:
         grid: tuple[int, int, int],
         params: Mapping[str, Given],
         buffers: Sequence[Buffer],
-        checks: frozenset[str],
-        on_hazard: str,
+        findings: Findings,
+        overlap: Collection[str],
         profile: bool,
     ) -> None:
         self.kernel = kernel
@@ -118,16 +124,35 @@ class _Launch:
         self.words, self.maps = _place_maps(params)
         self.program: FlatProgram = flatten(kernel)
         self._watched = wgmma_registers(self.program)
-        self.findings = Findings(checks, on_hazard)
+        self.findings = findings
         self.store = GlobalStore(buffers)
         instructions = self.program.instructions
         self.counters = Counters(instructions, profile)
         self.reporter = Reporter(kernel, instructions, self.store, self.findings)
-        written = written_parameters(kernel)
-        addresses = [_address(params[p.name]) for p in kernel.params if p.name in written]
+        names = written_parameters(kernel)
+        self._outputs = [p for p in kernel.params if p.name in names]
+        written = self._allocations(_address(params[p.name]) for p in self._outputs)
+        shared = self._allocations(b.address for b in self.store.buffers if b.name in overlap)
+        self.memory = GlobalAccess(self.store, self.reporter, written, shared)
+
+    def _allocations(self, addresses: Iterable[int]) -> list[Allocation]:
+        """The allocations that hold some addresses, each once."""
         found = [self.store.find(a, a + 1) for a in addresses]
-        allocations = list({id(a): a for a in found if a is not None}.values())
-        self.memory = GlobalAccess(self.store, self.reporter, allocations)
+        return list({id(a): a for a in found if a is not None}.values())
+
+    def check_outputs(self) -> None:
+        """Report what of the outputs nobody wrote, where that is asked for."""
+        if not self.findings.wants("unwritten"):
+            return
+        names = {p.tensor[0] if p.tensor else p.map.tensor if p.map else "" for p in self._outputs}
+        for buffer in self.store.buffers:
+            left = self.memory.unwritten(buffer) if buffer.name in names else np.zeros((0, 0))
+            if left.size:
+                first = ", ".join(map(str, left[0].tolist()))
+                text = f"{len(left)} of {buffer.array.size} elements of {buffer.name} were never"
+                fix = "let some thread write every element, or leave the check out"
+                text = f"{text} written, {buffer.name}[{first}] first"
+                self.findings.add(Hazard("unwritten", text, self.kernel.loc, fix=fix))
 
     def batches(self, rng: np.random.Generator | None) -> list[Array]:
         """Linear block numbers, a batch at a time."""

@@ -115,7 +115,7 @@ class SharedShadow:
     def _as_unit(self, access: Access, granules: Array) -> list[Conflict]:
         old = self._written[granules]
         found = _never(old) + self._against_writes(access, old)
-        return found or first_of("proxy", unfenced(self._clocks, access, old), old, "wrote")
+        return found or first_of("proxy", unfenced(self._clocks.proxy, access, old), old, "wrote")
 
     def write(
         self, access: Access, offset: Array, flight: Flight | None = None, *, atomic: bool = False
