@@ -67,6 +67,8 @@ def phase(subject: Subject) -> Iterator[Mutant]:
 def stage(subject: Subject) -> Iterator[Mutant]:
     """An access or a barrier takes the next stage of its ring, or the one before."""
     for op in subject.of(*PLACES):
+        if getattr(op, "space", "shared") == "global":
+            continue
         for name in PLACES[type(op)]:
             operand = getattr(op, name)
             if isinstance(operand, tuple):

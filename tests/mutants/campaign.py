@@ -13,7 +13,7 @@ import time
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache
@@ -32,10 +32,10 @@ _CHUNK = 8  # mutants that a process takes at a time
 class Equivalent:
     """Mutants that compute what their kernel does, in patterns, and why in one line.
 
-    `site` and `line` are patterns of `Mutant.site` and of the author's line.
+    `kernel` are patterns of cases, `site` and `line` one of `Mutant.site` and of the author's line.
     """
 
-    kernel: str
+    kernel: str | list[str]
     operator: str
     site: str
     proof: str
@@ -43,11 +43,12 @@ class Equivalent:
 
     def holds(self, outcome: Outcome) -> bool:
         """Whether a mutant is one of them."""
+        kernels = [self.kernel] if isinstance(self.kernel, str) else self.kernel
         pairs = (
-            (outcome.case, self.kernel), (outcome.operator, self.operator),
-            (outcome.site, self.site), (outcome.line, self.line),
+            (outcome.operator, self.operator), (outcome.site, self.site), (outcome.line, self.line),
         )  # fmt: skip
-        return all(fnmatchcase(text, pattern) for text, pattern in pairs)
+        there = any(fnmatchcase(outcome.case, pattern) for pattern in kernels)
+        return there and all(fnmatchcase(text, pattern) for text, pattern in pairs)
 
 
 @cache
@@ -97,8 +98,8 @@ def campaign(work: Iterable[tuple[str, list[int]]], processes: int = 2) -> Itera
         for at in range(0, len(numbers), _CHUNK)
     ]
     with ProcessPoolExecutor(processes) as pool:
-        for outcomes in pool.map(judged, *zip(*parts, strict=True)):
-            yield from outcomes
+        for done in as_completed([pool.submit(judged, *part) for part in parts]):
+            yield from done.result()
 
 
 def table(outcomes: Sequence[Outcome], by: str) -> str:
@@ -159,6 +160,8 @@ def main(words: Sequence[str]) -> int:
         if options.json:
             with options.json.open("a", encoding="utf-8") as lines:
                 lines.write(json.dumps(asdict(outcome), ensure_ascii=False) + "\n")
+    order = {name: at for at, name in enumerate(cases())}
+    outcomes.sort(key=lambda outcome: (order[outcome.case], outcome.number))
     print(report(outcomes, time.perf_counter() - begun))
     return int(any(outcome.result == "missed" for outcome in outcomes))
 

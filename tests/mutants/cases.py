@@ -140,8 +140,8 @@ def _hopper() -> dict[str, Launch]:
     return {
         "sm90/one group": sm90(ONE, (72, 24, 136)),
         "sm90/full swizzle": sm90(wide, (72, 64, 264)),
-        "sm90/cooperative, tail": sm90(TWO, (136, 16, 232), tail=True),
-        "sm90/two blocks of rows": sm90(Sm90Config((256, 16, 32), 2), (200, 16, 168)),
+        "sm90/cooperative, tail": sm90(TWO, (136, 24, 136), tail=True),
+        "sm90/two blocks of rows": sm90(Sm90Config((256, 16, 32), 2), (200, 24, 136)),
         "sm90/pingpong": sm90(PINGPONG, (200, 24, 136), clusters=2),
         "sm90/pingpong, tail": sm90(PINGPONG, (200, 16, 136), tail=True),
         "sm90/setmaxnreg": sm90(Sm90Config((128, 16, 32), 2, registers=(40, 232)), (136, 16, 136)),
@@ -176,12 +176,12 @@ def _ampere() -> dict[str, Launch]:
     return {
         "sm80/whole tiles": sm80(atom, (32, 32, 32), (1, 2), (32, 32, 192)),
         "sm80/edges, tail": sm80(atom, (32, 32, 32), (2, 2), (40, 24, 152), tail=True),
-        "sm80/odd sizes": sm80(atom, (32, 32, 32), (2, 2), (33, 19, 77), stages=2),
+        "sm80/odd sizes": sm80(atom, (32, 32, 32), (2, 2), (33, 63, 77), stages=2),
         "sm80/along M and N": sm80(
             halves, (32, 32, 32), (2, 2), (40, 24, 136), dtype=F16, majors=(0, 0)
         ),
         "sm80/tf32": sm80(tf32, (32, 32, 16), (2, 2), (40, 24, 72), dtype=F32, majors=(1, 0)),
-        "sm80/f32": sm80("UNIVERSAL_FMA_F32", (16, 16, 16), (8, 8), (20, 12, 56), dtype=F32),
+        "sm80/f32": sm80("UNIVERSAL_FMA_F32", (16, 16, 16), (8, 8), (20, 12, 72), dtype=F32),
     }
 
 
@@ -253,10 +253,10 @@ def _examples() -> dict[str, Launch]:
             turned["transpose"], (2, 2), turned["WARPS"] * 32, square(72, 72, BF16)
         ),
         "examples/hopper by hand": Launch(
-            gemm["by_hand"], (1, 1), gemm["THREADS"], product(120, 56, 456)
+            gemm["by_hand"], (1, 1), gemm["THREADS"], product(100, 56, 456)
         ),
         "examples/hopper with collectives": Launch(
-            gemm["with_collectives"], (1, 1), gemm["THREADS"], product(120, 56, 456)
+            gemm["with_collectives"], (1, 1), gemm["THREADS"], product(100, 56, 456)
         ),
     }  # fmt: skip
 

@@ -75,7 +75,9 @@ def _shown(items: Iterable[tuple[str, Any]]) -> str:
 
 def _drawn_sm90(rng: random.Random) -> dict[str, Any]:
     pingpong = rng.random() < 0.3
-    peers, splits = rng.choice((1, 1, 1, 2, 4)), rng.choice((1, 1, 1, 2, 3))
+    # Ping-pong skips the stages of whole products: blocks that share one cannot take part.
+    peers = 1 if pingpong else rng.choice((1, 1, 1, 2, 4))
+    splits = rng.choice((1, 1, 1, 2, 3))
     consumers = 2 if pingpong else rng.choice((1, 2, 2))
     tile = (
         64 * rng.choice((1, 2)) * (1 if pingpong else consumers), 8 * rng.randint(1, 8),

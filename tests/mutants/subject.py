@@ -31,11 +31,11 @@ class Mutant:
 
     @property
     def site(self) -> str:
-        """Where and what, without line numbers: ``file.py:function operation: change``."""
-        if self.at.loc is None:
-            return f"? {self.at.name}: {self.what}"
-        code = self.at.loc.frames[0][0]
-        return f"{Path(code.co_filename).name}:{code.co_name} {self.at.name}: {self.what}"
+        """Where and what, without line numbers: ``file.py:function<caller operation: change``."""
+        frames = [code for code, _ in self.at.loc.frames[:2]] if self.at.loc else []
+        names = "<".join(code.co_name for code in frames)
+        file = Path(frames[0].co_filename).name if frames else "?"
+        return f"{file}:{names} {self.at.name}: {self.what}"
 
     @property
     def line(self) -> str:
