@@ -145,7 +145,7 @@ def _hopper() -> dict[str, Launch]:
         "sm90/pingpong": sm90(PINGPONG, (200, 24, 136), clusters=2),
         "sm90/pingpong, tail": sm90(PINGPONG, (200, 16, 136), tail=True),
         "sm90/setmaxnreg": sm90(Sm90Config((128, 16, 32), 2, registers=(40, 232)), (136, 16, 136)),
-        "sm90/cluster of rows": sm90(Sm90Config((64, 16, 32), 2, **multicast), (136, 24, 104)),
+        "sm90/cluster of rows": sm90(Sm90Config((64, 16, 32), 2, **multicast), (136, 24, 136)),
         "sm90/cluster of columns": sm90(
             Sm90Config((64, 16, 32), 3, consumers=1, cluster=(1, 2)), (72, 40, 136)
         ),

@@ -96,7 +96,8 @@ def _drawn_sm90(rng: random.Random) -> dict[str, Any]:
         "splits": 1 if pingpong else splits,
         "registers": rng.choice((None, None, (40, 232))),
     }
-    steps = rng.randint(max(peers * splits, 1), 9)
+    least = peers * config["splits"]
+    steps = rng.randint(least, least + 7)
     extra = rng.choice(({}, {"tail": True}, {"outputs": 2}, {"result": F32}))
     if 0 not in majors and config["splits"] == 1 and extra == {} and rng.random() < 0.3:
         extra = {"batch": rng.randint(2, 3)}

@@ -227,7 +227,7 @@ class Machine(Protocol):
         """Arrive `count` times; first expect `expect_bytes` more bytes of the current phase.
 
         `cluster` says that the release is seen by the whole cluster (remote arrivals); `relaxed`
-        that nothing is released but that the thread's reads are over.
+        that nothing is released but that the wgmma are over that the warp has waited for.
         """
 
     def mbarrier_expect(self, address: Array, size: Array, *, where: Array | None = None) -> None:

@@ -123,7 +123,8 @@ class MbarrierArriveOp(_MbarrierOp):
     `remote` says that the address is one of any block of the cluster.
 
     Memory: releases what the thread did before, to the block, or to the cluster when `remote`;
-    `relaxed` releases nothing, which is enough for "my reads have ended" and much faster remotely.
+    `relaxed` releases nothing, which is enough for "the wgmma that I waited for has read" and much
+    faster remotely.
     Source: PTX ISA 9.0 `mbarrier.arrive`, `mbarrier.arrive.expect_tx`.
     """
 

@@ -116,7 +116,7 @@ class Barriers:
         batch, clocks = self._batch, self._batch.clocks
         size, block = batch.warps_per_block, batch.block_of[index]
         columns = clocks.local[block[:, None] * size + np.arange(size)]
-        late = self._before[block, number] > clocks.reads[index[:, None], columns]
+        late = self._before[block, number] > clocks.reached[index[:, None], columns]
         late[np.arange(index.size), batch.local[index]] = False
         return np.asarray(late.any(axis=1))
 

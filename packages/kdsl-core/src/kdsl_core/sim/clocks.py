@@ -17,9 +17,9 @@ MOST_AGENTS = 1 << 10
 UNIT_EPOCH = 1 << 24  # of units' first work: later than those of all warps
 GROUP_WARPS = 4
 _GROWTH = 8
-# Kinds of knowledge: everything, what reaches asynchronous units in shared memory, reads, and what
-# reaches them in global memory.
-_KNOWN, _READS, _KINDS = 0, 2, 4
+# Kinds of knowledge: everything, what reaches asynchronous units in shared memory, what is past
+# even where nothing was released, and what reaches those units in global memory.
+_KNOWN, _REACHED, _KINDS = 0, 2, 4
 
 
 class ClockTable:
@@ -55,7 +55,7 @@ class Clocks:
     w itself is `epoch[w] − 1`, because lanes of one warp are ordered only by a synchronisation as
     well. `proxy[w, a]` is the same for asynchronous units that w starts: ordinary accesses to
     shared memory reach them through a proxy fence only, those to global memory (`global_proxy`)
-    too. `reads[w, a]` is the last epoch whose reads are over, which relaxed arrivals tell, too.
+    too. `reached[w, a]` is the last epoch that has ended, which relaxed arrivals tell, too.
     `everyone` is the least that warps know of each other: accesses of warps up to it are ordered
     for all.
     """
@@ -86,7 +86,7 @@ class Clocks:
 
     def _look(self) -> None:
         self.past = self._past.rows
-        self.known, self.proxy, self.reads, self.global_proxy = self.past.transpose(1, 0, 2)
+        self.known, self.proxy, self.reached, self.global_proxy = self.past.transpose(1, 0, 2)
 
     def table(self, count: int) -> ClockTable:
         """A table of clocks that grows with the number of agents."""
@@ -110,7 +110,7 @@ class Clocks:
     def tick(self, index: Array) -> None:
         """Publish the past of warps: later accesses belong to their next epoch."""
         self.known[index, self.local[index]] = self.epoch[index]
-        self.reads[index, self.local[index]] = self.epoch[index]
+        self.reached[index, self.local[index]] = self.epoch[index]
         self.epoch[index] += 1
 
     def join(self, index: Array, clock: Array) -> None:
@@ -148,13 +148,13 @@ class Clocks:
     def publish(self, index: Array, *, relaxed: bool = False) -> Array:
         """The past of warps for others to learn, (W, 4, agents); their lanes stay unordered.
 
-        When `relaxed`, only that their reads are over, and with them what units wrote before.
+        When `relaxed`, only that they have come so far, and what units did that they waited for.
         """
         clocks = self.past[index]
-        for kind in (_KNOWN, _READS):
+        for kind in (_KNOWN, _REACHED):
             clocks[np.arange(index.size), kind, self.local[index]] = self.epoch[index]
         if relaxed:
-            told = np.arange(_KINDS) != _READS
+            told = np.arange(_KINDS) != _REACHED
             clocks[:, told, : self.warps] = 0
             clocks[:, told, self.launch_ahead] = 0
         self.epoch[index] += 1
@@ -164,7 +164,7 @@ class Clocks:
         """Warps know that the first `groups` (W,) of their warp group's wgmma are done."""
         column = self.tensor_core[index]
         epoch = np.where(groups > 0, UNIT_EPOCH + groups, 0)
-        for knowledge in (self.known, self.reads):
+        for knowledge in (self.known, self.reached):
             knowledge[index, column] = np.maximum(knowledge[index, column], epoch)
 
     def finish_launch_ahead(self, index: Array) -> None:

@@ -125,6 +125,7 @@ class MbarrierUse:
         number = self.find(access, asynchronous=True)
         there = number >= 0
         self._barriers.transfer(number[there], access.pc)
+        self._barriers.note_blocks(number[there], access.row[there])
         self._barriers.expect(number[there], -size[there])
         return self._complete(number)
 
@@ -155,7 +156,7 @@ class MbarrierUse:
         if foreign.any():
             text = (
                 f"waits at {self._place(access, foreign)} at the scope of its block, although "
-                "threads of another block arrive there: what they did before is not ordered"
+                "threads or copies of another block arrive there: what they did is not ordered"
             )
             self._hazard(access, foreign, text, 'wait at the scope "cluster"', number)
 

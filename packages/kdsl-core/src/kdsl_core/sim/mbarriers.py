@@ -67,7 +67,7 @@ class Mbarriers:
         self.pending[number] -= count
 
     def note_blocks(self, number: Array, row: Array) -> None:
-        """Warps `row` (n,) arrive at mbarriers (n,), perhaps of other blocks."""
+        """Warps `row` (n,), or their copies, arrive at mbarriers (n,), perhaps of other blocks."""
         far = self.block()[number] != self._batch.block_of[row]
         self.foreign[number[far]] = 1
 

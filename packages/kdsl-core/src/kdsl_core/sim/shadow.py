@@ -215,7 +215,7 @@ class SharedShadow:
     def _against_past_reads(self, access: Access, granules: Array) -> list[Conflict]:
         clocks = self._clocks
         read = self._read[granules]
-        known = clocks.reads[access.row][:, None, : clocks.readers]
+        known = clocks.known[access.row][:, None, : clocks.readers]
         late = (read >> EPOCH_SHIFT) > known
         if clocks.lanes.any:
             late |= self._withheld(access, read, known)
@@ -248,7 +248,7 @@ class SharedShadow:
         lane = np.where(entry & SEVERAL, -1, entry & 31)
         late = np.zeros(read.shape, bool)
         late[thread, granule, agent] = clocks.lanes.withheld(
-            row, clocks.reads[row, agent], other, lane, entry >> EPOCH_SHIFT
+            row, clocks.known[row, agent], other, lane, entry >> EPOCH_SHIFT
         )
         return late
 
