@@ -158,14 +158,14 @@ def _hopper() -> dict[str, Launch]:
         "sm90/four peers, two groups": sm90(Sm90Config((128, 16, 32), 2, peers=4), (136, 16, 520)),
         "sm90/splits": sm90(Sm90Config((64, 32, 32), 2, consumers=1, splits=2), (72, 28, 264)),
         "sm90/splits and peers": sm90(
-            Sm90Config((64, 16, 32), 2, consumers=1, peers=2, splits=2), (64, 16, 520)
+            Sm90Config((64, 16, 32), 2, consumers=1, peers=2, splits=2), (60, 16, 680)
         ),
         "sm90/slab, odd pitch": sm90(ONE, (70, 29, 136)),
-        "sm90/f32 along M": sm90(ONE, (68, 24, 136), dtype=F16, result=F32, majors=(1, 1, 0)),
+        "sm90/f32 along M": sm90(ONE, (68, 32, 136), dtype=F16, result=F32, majors=(1, 1, 0)),
         "sm90/all along M and N": sm90(wide, (72, 56, 264), dtype=F16, majors=(0, 0, 0)),
         "sm90/two outputs": sm90(ONE, (72, 24, 136), outputs=2),
         "sm90/two outputs, two kinds": sm90(ONE, (72, 30, 136), outputs=2),
-        "sm90/batch": sm90(ONE, (64, 32, 104), batch=2),
+        "sm90/batch": sm90(ONE, (64, 32, 136), batch=2),
     }
 
 
