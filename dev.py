@@ -313,6 +313,13 @@ def importable(name: str) -> bool:
 GPU_MODULES = ("pytest", "hypothesis", "numpy", "ml_dtypes", "networkx", "cuda.bindings")
 
 
+def mutants(options: argparse.Namespace, rest: list[str]) -> NoReturn:
+    """the simulator against kernels with one mistake each [--kernel P --operator P --sample N]"""
+    ensure_environment()
+    os.environ["PYTHONPATH"] = str(ROOT / "tests")
+    become([VENV_PYTHON, "-m", "mutants.campaign", *rest])
+
+
 def ops(options: argparse.Namespace, rest: list[str]) -> NoReturn:
     """the table of operations: class, text name, file"""
     ensure_environment()
@@ -329,7 +336,7 @@ def errors(options: argparse.Namespace, rest: list[str]) -> NoReturn:
     become([sys.executable, ROOT / "tests/house/census.py", "errors"])
 
 
-CHORES = (demo, test, lint, golden, bench, gpu, ops, size, errors)
+CHORES = (demo, test, lint, golden, bench, gpu, mutants, ops, size, errors)
 
 
 def become(argv: Sequence[str | Path]) -> NoReturn:

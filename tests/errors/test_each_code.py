@@ -135,6 +135,7 @@ HOST: list[tuple[str, Call]] = [
     ("K509", simulated(checks=("race", "rase"))),
     ("K511", simulated(order="random")),
     ("K511", simulated(on_hazard="ignore")),
+    ("K514", lambda: kd.simulate(writes, grid=1, block=16, args=(ones(),), checks="unwritten")),
     ("K601", lambda: kd.spec("f32", (4, 4), strides=(1,))),
     ("K613", lambda: like_nobody[1, 32](ones())),
     ("K623", simulated(args=(kd.spec("f32", 32),))),

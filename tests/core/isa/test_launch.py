@@ -11,7 +11,7 @@ from kdsl_core.isa import launch
 
 
 def test_text() -> None:
-    """Each is spelled as PTX does, and the simulator goes on."""
+    """Each is spelled as PTX does, and asks the machine for what it means."""
     bench = Bench(1)
     launch.set_max_registers(bench.b, 40, increase=False)
     launch.set_max_registers(bench.b, 232, increase=True)
@@ -23,7 +23,11 @@ def test_text() -> None:
         "griddepcontrol.wait",
         "griddepcontrol.launch_dependents",
     ]
-    assert bench.run().asked == []
+    assert bench.run().asked == [
+        ("set_max_registers", 40, False),
+        ("set_max_registers", 232, True),
+        ("wait_for_dependencies",),
+    ]
 
 
 def test_effects_and_targets() -> None:

@@ -111,7 +111,7 @@ class Warps:
     def cluster_address(self, address: Array, rank: Array) -> Array:
         return address + ((rank + np.uint32(1)) << np.uint32(24))
 
-    def mbarrier_test(self, address: Array, parity: Array) -> Array:
+    def mbarrier_test(self, address: Array, parity: Array, *, scope: str = "cluster") -> Array:
         self.asked.append(("mbarrier_test", address, parity))
         return parity != 0
 

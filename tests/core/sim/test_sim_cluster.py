@@ -175,3 +175,25 @@ def test_remote_arrival(options: dict[str, Any]) -> None:
 def test_remote_arrival_without(left_out: str, want: str) -> None:
     """Other blocks need the fence of the initialisation, and that the block has not ended."""
     assert want in found(remote_arrival(**{left_out: False}).run(2, z=np.zeros(32, u32.numpy)))
+
+
+@pytest.mark.parametrize(("scope", "want"), [("cluster", []), ("cta", ["barrier"])])
+@pytest.mark.parametrize("far", [False, True])
+def test_scope_of_a_wait(scope: str, want: list[str], far: bool) -> None:
+    """Who waits at the block's scope is not ordered behind arrivals of another block."""
+    a = author()
+    bar = a.shared("bar", 8)
+    rank = special.special(a.b, "cluster_ctarank")
+
+    def init() -> None:
+        mbarrier.init(a.b, bar, a.const(1))
+        mbarrier.fence_init(a.b)
+
+    a.when(a.test("eq", a.tid, 0), init)
+    meet(a)
+    there = cluster.map_address(a.b, bar, a.do("xor", rank, int(far)))
+    first = a.test("eq", a.tid, 0)
+    a.when(first, lambda: mbarrier.arrive(a.b, there, remote=True))
+    a.b.append(mbarrier.MbarrierWaitOp(address=bar, parity=a.const(0), scope=scope))
+    meet(a)
+    assert found(a.run(2)) == (want if far else [])

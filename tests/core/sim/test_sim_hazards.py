@@ -291,6 +291,27 @@ def test_arriving_twice() -> None:
     assert "barrier" in found(a.run())
 
 
+@pytest.mark.parametrize(("other", "want"), [(2, []), (1, ["barrier"])])
+def test_two_pairs_of_warps_at_barriers(other: int, want: list[str]) -> None:
+    """Two pairs that sync by themselves must not take one barrier: their phases could mix."""
+    a = Author(128)
+    low = a.test("lt", a.tid, 64)
+    a.when(low, lambda: barrier_sync(a.b, 1, 64), lambda: barrier_sync(a.b, other, 64))
+    assert found(a.run()) == want
+
+
+@pytest.mark.parametrize("met", [False, True])
+def test_a_barrier_that_is_handed_on(met: bool) -> None:
+    """Another pair may take a barrier when it knows that the first pair is done with it."""
+    a = Author(128)
+    low = a.test("lt", a.tid, 64)
+    a.when(low, lambda: barrier_sync(a.b, 1, 64))
+    if met:
+        barrier_sync(a.b)
+    a.when(low, lambda: None, lambda: barrier_sync(a.b, 1, 64))
+    assert found(a.run()) == ([] if met else ["barrier"])
+
+
 def test_sync_warp_waits_for_lanes_elsewhere() -> None:
     """Lanes meet at different sync_warps of one warp; memory before them is ordered."""
     a = Author(32, z="u32")

@@ -104,7 +104,7 @@ def test_broken_rings(change: dict[str, Any], want: str) -> None:
 
 def store(
     *,
-    fence: bool = True,
+    fence: str | None = "shared::cta",
     commit: bool = True,
     wait: str = "read",
     rewrite: bool = False,
@@ -114,8 +114,8 @@ def store(
     a = Author(THREADS, z="u32")
     tile = a.shared("tile", BYTES)
     a.put("shared", a.word(tile, a.tid), a.do("add", a.tid, 1))
-    if fence:
-        fence_proxy(a.b, "shared::cta")
+    if fence is not None:
+        fence_proxy(a.b, fence)
     barrier_sync(a.b)
 
     def go() -> None:
@@ -140,7 +140,9 @@ def store(
         ({}, []),
         ({"rewrite": True}, []),
         ({"wait": "all", "reread": True}, []),
-        ({"fence": False}, ["proxy"]),
+        ({"fence": ""}, []),
+        ({"fence": None}, ["proxy"]),
+        ({"fence": "global"}, ["proxy"]),
         ({"wait": ""}, ["inflight"]),
         ({"commit": False}, ["inflight"]),
         ({"wait": "", "rewrite": True}, ["inflight", "inflight"]),
@@ -174,14 +176,17 @@ def test_a_block_that_ends_before_its_loads(waits: bool, want: list[str]) -> Non
     assert all("mbarrier full" in hazard.message for hazard in result.hazards)
 
 
-@pytest.mark.parametrize(("fence", "want"), [(True, []), (False, ["proxy"])])
-def test_loading_what_the_kernel_wrote(fence: bool, want: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("fence", "want"),
+    [("", []), ("global", []), (None, ["proxy"]), ("shared::cta", ["proxy"])],
+)
+def test_loading_what_the_kernel_wrote(fence: str | None, want: list[str]) -> None:
     """A bulk load of global memory that the block wrote itself needs a proxy fence, too."""
     a = Author(32, z="u32")
     tile, bar = a.shared("tile", 128), a.shared("full", 8)
     a.put("global", a.address("z", a.tid, 4), a.tid)
-    if fence:
-        fence_proxy(a.b, "")
+    if fence is not None:
+        fence_proxy(a.b, fence)
     barrier_sync(a.b)
 
     def go() -> None:

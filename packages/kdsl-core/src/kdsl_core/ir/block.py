@@ -12,6 +12,8 @@ from kdsl_core.ir.value import Value
 from kdsl_core.layout import AnyLayout
 from kdsl_core.loc import Loc
 
+REGISTERS = 65536  # of a multiprocessor, shared out when a kernel starts
+
 
 @dataclass(eq=False)
 class Block:
@@ -80,6 +82,11 @@ class Kernel:
         """Threads of one block."""
         x, y, z = self.block_dim
         return x * y * z
+
+    @property
+    def registers_at_entry(self) -> int:
+        """Registers of a thread at the start, where all that fit on a multiprocessor are taken."""
+        return REGISTERS // (self.threads * (self.min_blocks_per_sm or 1)) // 8 * 8
 
     @property
     def shared_bytes(self) -> int:

@@ -227,17 +227,17 @@ class Machine(Protocol):
         """Arrive `count` times; first expect `expect_bytes` more bytes of the current phase.
 
         `cluster` says that the release is seen by the whole cluster (remote arrivals); `relaxed`
-        that nothing is released but that the thread's reads are over.
+        that nothing is released but that the wgmma are over that the warp has waited for.
         """
 
     def mbarrier_expect(self, address: Array, size: Array, *, where: Array | None = None) -> None:
         """Expect `size` more bytes in the current phase without arriving."""
 
-    def mbarrier_test(self, address: Array, parity: Array) -> Array:
+    def mbarrier_test(self, address: Array, parity: Array, *, scope: str = "cluster") -> Array:
         """Whether the phase of this parity has completed, bool (W, 32); acquires where it has."""
 
-    def mbarrier_wait(self, address: Array, parity: Array) -> None:
-        """Wait until the phase of this parity has completed, and acquire."""
+    def mbarrier_wait(self, address: Array, parity: Array, *, scope: str = "cluster") -> None:
+        """Wait until the phase of this parity has completed, and acquire at a scope."""
 
     def fence_mbarrier_init(self) -> None:
         """Make this thread's mbarrier initialisations visible to the cluster and to TMA."""
@@ -330,6 +330,12 @@ class Machine(Protocol):
         """Wait until at most `pending` wgmma groups of the warp are unfinished."""
 
     # -- order ------------------------------------------------------------------------------
+    def set_max_registers(self, count: int, *, increase: bool) -> None:
+        """Have `count` registers per thread: wait for more, or give the others to the block."""
+
+    def wait_for_dependencies(self) -> None:
+        """Wait until the launches ahead of this one have ended."""
+
     def fence_proxy(self, space: str) -> None:
         """Order ordinary accesses before it with asynchronous ones after it, and the reverse.
 

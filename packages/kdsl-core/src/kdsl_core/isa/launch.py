@@ -45,12 +45,12 @@ class SetMaxRegistersOp(Op):
         w.emit(f"setmaxnreg.{'inc' if self.increase else 'dec'}.sync.aligned.u32 {self.count}")
 
     def simulate(self, m: Machine) -> None:
-        """Simulated threads have all registers they want."""
+        m.set_max_registers(self.count, increase=self.increase)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _DependencyOp(Op):
-    """An edge between a kernel and those before and after it; the simulator runs one at a time."""
+    """An edge between a kernel and those before and after it."""
 
     @property
     def effects(self) -> Effect:
@@ -61,7 +61,7 @@ class _DependencyOp(Op):
         return Need(sm=90, ptx=(7, 8))
 
     def simulate(self, m: Machine) -> None:
-        """Nothing: kernels before it have ended, those after it have not begun."""
+        """Nothing by itself."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -76,6 +76,9 @@ class WaitForDependenciesOp(_DependencyOp):
 
     def ptx(self, w: PtxWriter) -> None:
         w.emit("griddepcontrol.wait")
+
+    def simulate(self, m: Machine) -> None:
+        m.wait_for_dependencies()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -123,7 +123,8 @@ class MbarrierArriveOp(_MbarrierOp):
     `remote` says that the address is one of any block of the cluster.
 
     Memory: releases what the thread did before, to the block, or to the cluster when `remote`;
-    `relaxed` releases nothing, which is enough for "my reads have ended" and much faster remotely.
+    `relaxed` releases nothing, which is enough for "the wgmma that I waited for has read" and much
+    faster remotely.
     Source: PTX ISA 9.0 `mbarrier.arrive`, `mbarrier.arrive.expect_tx`.
     """
 
@@ -252,7 +253,7 @@ class MbarrierTestOp(_PhaseOp):
         self.test(w, w.reg(self.dst), "try_wait" if self.suspend else "test_wait")
 
     def simulate(self, m: Machine) -> None:
-        m.write(self.dst, m.mbarrier_test(self.places(m), lanes(m, self.parity)))
+        m.write(self.dst, m.mbarrier_test(self.places(m), lanes(m, self.parity), scope=self.scope))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -272,7 +273,7 @@ class MbarrierWaitOp(_PhaseOp):
         w.emit(f"@!{done} bra {again}")
 
     def simulate(self, m: Machine) -> None:
-        m.mbarrier_wait(self.places(m), lanes(m, self.parity))
+        m.mbarrier_wait(self.places(m), lanes(m, self.parity), scope=self.scope)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -47,7 +47,7 @@ class Mbarrier:
         """Arrive `count` times: here, or at the same barrier of the cluster's block `rank`.
 
         Memory: releases what this thread did before to those who wait; a `relaxed` arrival says
-        only that its reads have ended, so that the bytes may be written again.
+        only that the wgmma that it waited for have read, so that the bytes may be written again.
         """
         number = None if isinstance(count, int) and count == 1 else _word(count)
         self._arrive(rank, pred, relaxed, count=number)

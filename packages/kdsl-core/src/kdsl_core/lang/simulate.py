@@ -40,6 +40,7 @@ def simulate(
     cluster: Any = None,
     args: Sequence[Any],
     kwargs: Mapping[str, Any] | None = None,
+    overlap: bool | Collection[str] = False,
     checks: str | Collection[str] = "all",
     on_hazard: str = "raise",
     order: str = "linear",
@@ -51,7 +52,10 @@ def simulate(
     """Run a kernel on NumPy arrays, which it writes as a GPU would.
 
     `cluster` is the shape of a cluster of blocks, in which the grid is cut.
-    `checks` is "all" or the hazard codes to look for, `on_hazard` "raise" or "collect",
+    `overlap` says that the launch ahead may still use the arrays, or those of these names: they
+    must not be touched before `kd.wait_for_dependencies()`.
+    `checks` is "all" or the hazard codes to look for, ("all", "unwritten") looks for elements of
+    outputs that nobody wrote as well, `on_hazard` "raise" or "collect",
     `order` "linear" or "shuffle" (blocks and warps in an order drawn from `seed`), `numerics`
     "exact" (the bits of the tensor core) or "fast". `profile` counts what the hardware would
     count, `footprint` besides which sectors of global memory are touched at all.
@@ -59,7 +63,9 @@ def simulate(
     Raises: HazardError for the first hazard when `on_hazard` is "raise".
     """
     bound = bind(kernel.signature, args, kwargs or {})
+    names = overlap if isinstance(overlap, Collection) else bound.arrays if overlap else ()
     options = {
+        "overlap": tuple(names),
         "checks": checks,
         "on_hazard": on_hazard,
         "order": order,

@@ -9,8 +9,6 @@ from kdsl_core.lang.scalar import Scalar, as_scalar
 from kdsl_core.lang.tracer import builder, current
 from kdsl_core.lang.words import shfl_idx
 
-_REGISTERS = 65536  # of a multiprocessor, shared out when a kernel starts
-
 
 def elect_one() -> Scalar:
     """True in one lane of the warp, which is the same each time.
@@ -38,8 +36,7 @@ def set_max_registers(count: int) -> None:
     kernel = current().kernel
     # The assembler must know what a thread starts with, so one block per multiprocessor is said.
     kernel.min_blocks_per_sm = kernel.min_blocks_per_sm or 1
-    at_entry = _REGISTERS // (kernel.threads * kernel.min_blocks_per_sm) // 8 * 8
-    launch.set_max_registers(builder(), count, increase=count > at_entry)
+    launch.set_max_registers(builder(), count, increase=count > kernel.registers_at_entry)
 
 
 def wgmma_fence() -> None:

@@ -15,7 +15,8 @@ class Barriers:
     """The sixteen barriers of each block of a batch.
 
     A barrier completes when the warps it expects have arrived; those that wait learn the clocks
-    of all that arrived. `expected` is 0 while nobody has arrived.
+    of all that arrived. `expected` is 0 while nobody has arrived. `came` are the epochs that ended
+    with the arrivals of this phase, `_before` with those of the last complete one.
     """
 
     def __init__(self, batch: Batch) -> None:
@@ -25,6 +26,8 @@ class Barriers:
         self.waiting = np.zeros((blocks, NUMBERS, warps), bool)
         self.expected = np.zeros((blocks, NUMBERS), np.int64)
         self.pc = np.zeros((blocks, NUMBERS, warps), np.int64)
+        self.came = np.zeros((blocks, NUMBERS, warps), np.int64)
+        self._before = np.zeros((blocks, NUMBERS, warps), np.int64)
         self._whole_block = np.zeros((blocks, NUMBERS), bool)
         self._clock = batch.clocks.table(blocks * NUMBERS)
         self._idle = True
@@ -55,6 +58,7 @@ class Barriers:
         batch.clocks.tick(index)
         self._clock.add(blocks * NUMBERS + number, batch.clocks.past[index])
         self.arrived[blocks, number, local] = True
+        self.came[blocks, number, local] = batch.clocks.epoch[index] - 1
         self.waiting[blocks, number, local] |= wait
         self.expected[blocks, number] = need
         self._whole_block[blocks, number] = threads is None
@@ -81,6 +85,9 @@ class Barriers:
         where, local = np.nonzero(self.waiting[done, number])
         free = done[where] * batch.warps_per_block + local
         batch.clocks.join(free, self._clock.rows[done[where] * NUMBERS + number])
+        self._before[done, number] = np.where(
+            self.arrived[done, number], self.came[done, number], 0
+        )
         self.arrived[done, number] = False
         self.waiting[done, number] = False
         self.expected[done, number] = 0
@@ -100,6 +107,18 @@ class Barriers:
         """Which of the warps have arrived in this phase before, bool (W,)."""
         batch = self._batch
         return np.asarray(self.arrived[batch.block_of[index], number, batch.local[index]])
+
+    def overtaking(self, index: Array, number: int) -> Array:
+        """Which of the warps nothing orders behind all arrivals of the phase before, bool (W,).
+
+        In another run such a warp arrives early enough to be one of that phase.
+        """
+        batch, clocks = self._batch, self._batch.clocks
+        size, block = batch.warps_per_block, batch.block_of[index]
+        columns = clocks.local[block[:, None] * size + np.arange(size)]
+        late = self._before[block, number] > clocks.reached[index[:, None], columns]
+        late[np.arange(index.size), batch.local[index]] = False
+        return np.asarray(late.any(axis=1))
 
     def expected_elsewhere(self, index: Array, number: int) -> Array:
         """How many warps those who came before expect, (W,); 0 where nobody came."""

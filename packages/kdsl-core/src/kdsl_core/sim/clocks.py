@@ -17,13 +17,15 @@ MOST_AGENTS = 1 << 10
 UNIT_EPOCH = 1 << 24  # of units' first work: later than those of all warps
 GROUP_WARPS = 4
 _GROWTH = 8
-_KINDS = 3  # of knowledge: everything, what reaches asynchronous units, and reads
+# Kinds of knowledge: everything, what reaches asynchronous units in shared memory, what is past
+# even where nothing was released, and what reaches those units in global memory.
+_KNOWN, _REACHED, _KINDS = 0, 2, 4
 
 
 class ClockTable:
     """Clocks that somebody keeps for later, such as those released at a barrier.
 
-    Shapes: `rows` (count, 3, agents), like `Clocks.past`.
+    Shapes: `rows` (count, 4, agents), like `Clocks.past`.
     """
 
     __slots__ = ("rows",)
@@ -51,10 +53,11 @@ class Clocks:
     `epoch[w]` counts the moments at which warp w published its past. `known[w, a]` is the last
     epoch of agent a (of w's cluster) whose accesses happened before what w does now; the entry of
     w itself is `epoch[w] − 1`, because lanes of one warp are ordered only by a synchronisation as
-    well. `proxy[w, a]` is the same for asynchronous units that w starts: ordinary accesses reach
-    them through a proxy fence only. `reads[w, a]` is the last epoch whose reads are over, which
-    relaxed arrivals tell, too. `everyone` is the least that warps know of each other:
-    accesses of warps up to it are ordered for all. Where they are not `kept`, nobody may ask.
+    well. `proxy[w, a]` is the same for asynchronous units that w starts: ordinary accesses to
+    shared memory reach them through a proxy fence only, those to global memory (`global_proxy`)
+    too. `reached[w, a]` is the last epoch that has ended, which relaxed arrivals tell, too.
+    `everyone` is the least that warps know of each other: accesses of warps up to it are ordered
+    for all. Where clocks are not `kept`, nobody may ask.
     """
 
     kept = True
@@ -74,7 +77,8 @@ class Clocks:
         self.tensor_core = self.warps + rank * groups + warp // GROUP_WARPS
         self.everyone = 0
         self._tables: list[ClockTable] = []
-        self._agents = np.full(blocks // cluster, self.readers, np.int64)
+        self.launch_ahead = self.readers  # the column of what ran before this kernel
+        self._agents = np.full(blocks // cluster, self.readers + 1, np.int64)
         self._past = self.table(count)
         self._look()
         self._fenced = self.table(count)
@@ -84,11 +88,11 @@ class Clocks:
 
     def _look(self) -> None:
         self.past = self._past.rows
-        self.known, self.proxy, self.reads = (self.past[:, kind] for kind in range(_KINDS))
+        self.known, self.proxy, self.reached, self.global_proxy = self.past.transpose(1, 0, 2)
 
     def table(self, count: int) -> ClockTable:
         """A table of clocks that grows with the number of agents."""
-        made = ClockTable(count, self.past.shape[2] if self._tables else self.readers)
+        made = ClockTable(count, self.past.shape[2] if self._tables else self.readers + 1)
         self._tables.append(made)
         return made
 
@@ -108,11 +112,11 @@ class Clocks:
     def tick(self, index: Array) -> None:
         """Publish the past of warps: later accesses belong to their next epoch."""
         self.known[index, self.local[index]] = self.epoch[index]
-        self.reads[index, self.local[index]] = self.epoch[index]
+        self.reached[index, self.local[index]] = self.epoch[index]
         self.epoch[index] += 1
 
     def join(self, index: Array, clock: Array) -> None:
-        """Warps `index` learn `clock`, (W, 3, agents) or broadcast to it."""
+        """Warps `index` learn `clock`, (W, 4, agents) or broadcast to it."""
         self.past[index] = np.maximum(self.past[index], clock)
         self.settle()
 
@@ -135,22 +139,26 @@ class Clocks:
         self._fenced.rows[index] = self.past[index]
         self._fences = True
 
-    def fence_proxy(self, index: Array) -> None:
-        """What these warps know now reaches the asynchronous units, too."""
-        self.proxy[index] = np.maximum(self.proxy[index], self.known[index])
-        self.proxy[index, self.local[index]] = self.epoch[index]
+    def fence_proxy(self, index: Array, space: str) -> None:
+        """What these warps know now reaches asynchronous units, in one space or ("") in all."""
+        for reaches, other in ((self.proxy, "global"), (self.global_proxy, "shared")):
+            if not space.startswith(other):
+                reaches[index] = np.maximum(reaches[index], self.known[index])
+                reaches[index, self.local[index]] = self.epoch[index]
         self.epoch[index] += 1
 
     def publish(self, index: Array, *, relaxed: bool = False) -> Array:
-        """The past of warps for others to learn, (W, 3, agents); their lanes stay unordered.
+        """The past of warps for others to learn, (W, 4, agents); their lanes stay unordered.
 
-        When `relaxed`, only that their reads are over, and with them what units wrote before.
+        When `relaxed`, only that they have come so far, and what units did that they waited for.
         """
         clocks = self.past[index]
-        for kind in (0, 2):
+        for kind in (_KNOWN, _REACHED):
             clocks[np.arange(index.size), kind, self.local[index]] = self.epoch[index]
         if relaxed:
-            clocks[:, :2, : self.warps] = 0
+            told = np.arange(_KINDS) != _REACHED
+            clocks[:, told, : self.warps] = 0
+            clocks[:, told, self.launch_ahead] = 0
         self.epoch[index] += 1
         return clocks
 
@@ -158,8 +166,16 @@ class Clocks:
         """Warps know that the first `groups` (W,) of their warp group's wgmma are done."""
         column = self.tensor_core[index]
         epoch = np.where(groups > 0, UNIT_EPOCH + groups, 0)
-        for knowledge in (self.known, self.reads):
+        for knowledge in (self.known, self.reached):
             knowledge[index, column] = np.maximum(knowledge[index, column], epoch)
+
+    def finish_launch_ahead(self, index: Array) -> None:
+        """Warps know that the launches ahead of this one have ended."""
+        self.past[index, :, self.launch_ahead] = UNIT_EPOCH
+
+    def after_launch_ahead(self, index: Array) -> Array:
+        """Which of the warps know that the launches ahead have ended, bool (W,)."""
+        return np.asarray(self.known[index, self.launch_ahead] > 0)
 
     def atomic(self, index: Array) -> None:
         """Release what was fenced, and acquire what other warps of the cluster released."""

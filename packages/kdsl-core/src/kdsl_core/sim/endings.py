@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from kdsl_core.ir.protocols import Array
 from kdsl_core.sim.machine_matrix import MatrixPart
 from kdsl_core.sim.machine_memory import MemoryPart
 from kdsl_core.sim.machine_transfers import TransferPart
@@ -41,14 +42,24 @@ class EndingPart(MatrixPart, TransferPart, MemoryPart):
     def ended(self) -> None:
         """The group's lanes have ended."""
         batch = self.batch
+        blocks = np.unique(batch.block_of[self.group.index])
+        self._check_registers_changed(blocks[~batch.living_blocks()[blocks]])
         if not self._shared.has_barriers and batch.blocks_per_cluster == 1:
             return
-        blocks = np.unique(batch.block_of[self.group.index])
         self._shared.end(blocks)
         if self.mbarriers.offset.size:
             gone = blocks[~batch.living_blocks()[blocks]]
             for number in self.mbarriers.left(gone).tolist():
                 self._left_transfer(number)
+
+    def _check_registers_changed(self, gone: Array) -> None:
+        rows = self.register_pool.uneven(gone)
+        if rows.size:
+            text = "changed its registers although other warps of its warp group did not"
+            fix = "let all four warps of the warp group call kd.set_max_registers"
+            self.reporter.at_thread(
+                "barrier", self.register_pool.pc, int(rows[0]), 0, text, fix=fix
+            )
 
     def _left_transfer(self, number: int) -> None:
         barriers = self.mbarriers

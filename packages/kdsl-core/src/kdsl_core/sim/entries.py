@@ -94,10 +94,13 @@ def _withheld(clocks: Clocks, access: Access, old: Array) -> Array:
     return clocks.lanes.withheld(row, known, other, lane, entry >> EPOCH_SHIFT).reshape(old.shape)
 
 
-def unfenced(clocks: Clocks, access: Access, old: Array) -> Array:
-    """Which ordinary writes (L, k) do not reach asynchronous units of the access, bool (L, k)."""
+def unfenced(proxy: Array, access: Access, old: Array) -> Array:
+    """Which ordinary writes (L, k) do not reach asynchronous units of the access, bool (L, k).
+
+    `proxy` is what of them is known to reach such units in their space: a part of the clocks.
+    """
     row = access.row[:, None]
-    hidden = (old >> EPOCH_SHIFT) > clocks.proxy[row, old >> AGENT_SHIFT & AGENT]
+    hidden = (old >> EPOCH_SHIFT) > proxy[row, old >> AGENT_SHIFT & AGENT]
     return np.asarray(hidden & (old & ASYNC == 0) & (old != 0))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,21 +13,34 @@ from kdsl_core.sim.access import Access
 from kdsl_core.sim.batch import Batch
 from kdsl_core.sim.entries import Conflict, entry_thread
 from kdsl_core.sim.global_shadow import GlobalShadow, Releases
-from kdsl_core.sim.memory import Allocation, GlobalStore, gather, scatter, update_in_turn
+from kdsl_core.sim.memory import Allocation, Buffer, GlobalStore, gather, scatter, update_in_turn
 from kdsl_core.sim.reporting import Reporter
+
+_FIX_AHEAD = "call kd.wait_for_dependencies() before it, in this thread or ahead of a barrier"
 
 
 class GlobalAccess:
-    """Global memory of a launch; `written` are the allocations that the kernel may write."""
+    """Global memory of a launch.
 
-    def __init__(self, store: GlobalStore, reporter: Reporter, written: list[Allocation]) -> None:
+    `written` are the allocations that the kernel may write, `shared` those that the launch ahead
+    of this one may still use.
+    """
+
+    def __init__(
+        self,
+        store: GlobalStore,
+        reporter: Reporter,
+        written: list[Allocation],
+        shared: Sequence[Allocation] = (),
+    ) -> None:
         self._store = store
         self._reporter = reporter
+        self._ahead = np.array([*(a in shared for a in store.allocations), False])
         self.releases = Releases()
         self.batch: Batch | None = None
         self._hints: dict[int, Allocation] = {}
         self._shadows: dict[int, GlobalShadow] = {}
-        if reporter.findings.wants("race"):
+        if reporter.findings.wants("race") or reporter.findings.wants("unwritten"):
             for allocation in written:
                 shadow = GlobalShadow(allocation.data.size, self.releases)
                 self._shadows[id(allocation)] = shadow
@@ -46,6 +59,7 @@ class GlobalAccess:
     def load(self, access: Access, *, asynchronous: bool = False) -> Array:
         """Bytes (L, size); zeros where no tensor is."""
         verb = "fetches" if asynchronous else "reads"
+        self._check_launch_ahead(access, verb)
         whole = self._whole(access)
         if whole is not None:
             self._check(whole, access, verb)
@@ -62,6 +76,7 @@ class GlobalAccess:
 
         A `group` (L,) of bulk copies makes it a store that goes on until the group is done.
         """
+        self._check_launch_ahead(access, "writes")
         whole = self._whole(access)
         if whole is not None:
             self._write(whole, access, data, group)
@@ -78,6 +93,7 @@ class GlobalAccess:
         group: Array | None = None,
     ) -> Array:
         """Read-modify-write one thread after the other; the old values (L,)."""
+        self._check_launch_ahead(access, "updates")
         old = np.zeros(access.address.size, dtype)
         if self.batch is not None and group is None:
             rows = np.unique(access.row)
@@ -140,6 +156,37 @@ class GlobalAccess:
         for conflict in found:
             self._reporter.conflict(access, conflict, "global", verb)
         return within
+
+    def _check_launch_ahead(self, access: Access, verb: str) -> None:
+        """Report what reaches memory that the launch ahead may still use, before it has ended."""
+        if not self._ahead.any() or self.batch is None:
+            return
+        early = ~self.batch.clocks.after_launch_ahead(access.row)
+        if not early.any():
+            return
+        early &= self._ahead[self._store.locate(access.address, access.size)]
+        if early.any():
+            at = int(early.argmax())
+            address = int(access.address[at])
+            place = self._reporter.place("global", address)
+            self._reporter.at_thread(
+                "race", access.pc, int(access.row[at]), int(access.lane[at]),
+                f"{verb} {place}, which the launch ahead of this one may still use",
+                address=address, fix=_FIX_AHEAD,
+            )  # fmt: skip
+
+    def unwritten(self, buffer: Buffer) -> Array:
+        """Coordinates (n, modes) of a buffer's elements that the launch has not written whole."""
+        low, high = buffer.span
+        allocation = self._store.find(low, high)
+        if allocation is None or not buffer.array.size:
+            return np.zeros((0, buffer.array.ndim), np.int64)
+        written = self._shadows[id(allocation)].written_bytes()
+        place = np.array(buffer.address - allocation.origin)
+        for size, step in zip(buffer.array.shape, buffer.array.strides, strict=True):
+            place = place[..., None] + np.arange(size) * step
+        whole = written[place[..., None] + np.arange(buffer.array.itemsize)].all(axis=-1)
+        return np.argwhere(~whole)
 
     def _of_other_value(self, access: Access, within: Conflict, stays: Array) -> Conflict:
         """Leave out lanes of one warp that wrote the same value at once: no order can differ."""

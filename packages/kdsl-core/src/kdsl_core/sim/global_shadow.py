@@ -87,6 +87,10 @@ class GlobalShadow:
         if self._writes is not None:
             self._writes.finish_groups(self._writer, finished)
 
+    def written_bytes(self) -> Array:
+        """Which bytes somebody wrote, bool (bytes,)."""
+        return np.repeat(self._writer_cluster != 0, self._granules.bytes)
+
     def read(
         self,
         clocks: Clocks,
@@ -103,7 +107,9 @@ class GlobalShadow:
             old, old_cluster = self._writer[granules], self._writer_cluster[granules]
             found = self._conflicts(clocks, access, cluster, old, old_cluster, "wrote")
             if asynchronous and not found:
-                hidden = unfenced(clocks, access, old) & (old_cluster == (cluster + 1)[:, None])
+                hidden = unfenced(clocks.global_proxy, access, old) & (
+                    old_cluster == (cluster + 1)[:, None]
+                )
                 found = first_of("proxy", hidden, old, "wrote")
         self._note_read(clocks, access, granules, cluster)
         return found

@@ -49,7 +49,7 @@ class Lifetimes:
         for block in blocks[self._touched[blocks] & ~self._alive()[blocks]].tolist():
             batch, size = self._batch, self._batch.warps_per_block
             mine = slice(block * size, (block + 1) * size)
-            seen = batch.clocks.reads[mine, : batch.clocks.warps].max(axis=0)
+            seen = batch.clocks.reached[mine, : batch.clocks.warps].max(axis=0)
             late = self._epoch[block] > seen
             if late.any():
                 column = int(late.argmax())

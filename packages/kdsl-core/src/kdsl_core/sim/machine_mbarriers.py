@@ -53,15 +53,15 @@ class MbarrierPart(OrderPart, MemoryPart):
         if access.address.size:
             self._released(self.barrier_use.expect(access, self._flat(access, size)))
 
-    def mbarrier_test(self, address: Array, parity: Array) -> Array:
+    def mbarrier_test(self, address: Array, parity: Array, *, scope: str = "cluster") -> Array:
         access = self.access(address, 8, None, "mbarrier")
-        passed = self.barrier_use.test(access, self._flat(access, parity))
+        passed = self.barrier_use.test(access, self._flat(access, parity), scope)
         return access.spread(passed[:, None])[..., 0]
 
-    def mbarrier_wait(self, address: Array, parity: Array) -> None:
+    def mbarrier_wait(self, address: Array, parity: Array, *, scope: str = "cluster") -> None:
         access = self.access(address, 8, None, "mbarrier")
         use = self.barrier_use
-        passed = use.test(access, self._flat(access, parity), waits=True)
+        passed = use.test(access, self._flat(access, parity), scope, waits=True)
         held = np.zeros(self.warps, bool)
         held[np.searchsorted(self.group.index, access.row[~passed])] = True
         self.hold("mbarrier", held, again=True)

@@ -12,6 +12,7 @@ from kdsl_core.sim.barriers import NUMBERS, Barriers, LaneSync
 from kdsl_core.sim.cluster_barriers import ClusterBarriers
 from kdsl_core.sim.groups import LANES
 from kdsl_core.sim.machine_base import MachineBase
+from kdsl_core.sim.register_pool import RegisterPool
 
 _BITS = np.arange(LANES, dtype=np.uint32)
 _FULL_MASK = 0xFFFFFFFF
@@ -25,6 +26,7 @@ _FIX_LANES = (
 _FIX_ENDED = "let no thread return before the barrier, or count those that come: kd.named_barrier"
 _FIX_COUNT = "give the barrier the number of threads of all warps that come, the same in each"
 _FIX_TWICE = "let the other side wait at the barrier in between, or use two barriers by turns"
+_FIX_OVERTAKING = "wait for the other warps before arriving again, or use another barrier"
 _FIX_CLUSTER = "call kd.cluster_arrive() and kd.cluster_wait() by turns, or kd.cluster_sync()"
 _FIX_MASK = "name the lanes that are here, and only those"
 
@@ -37,6 +39,7 @@ class OrderPart(MachineBase):
         self.barriers = Barriers(self.batch)
         self.lane_sync = LaneSync(self.batch)
         self.cluster_barriers = ClusterBarriers(self.batch)
+        self.register_pool = RegisterPool(self.batch, self._kernel.registers_at_entry)
 
     # -- order ------------------------------------------------------------------------------
     def barrier(self, number: Operand, threads: int | None, *, wait: bool = True) -> None:
@@ -86,6 +89,13 @@ class OrderPart(MachineBase):
         if rows.any() and self.group.mask is None:
             text = f"arrives twice at barrier {number} before it completed"
             self.hazard("barrier", text, where=rows[:, None], fix=_FIX_TWICE)
+        rows = np.isin(self.group.index, index[self.barriers.overtaking(index, number)])
+        if rows.any():
+            text = (
+                f"may arrive at barrier {number} before other warps have completed the phase before"
+                ": nothing orders its arrival behind theirs"
+            )
+            self.hazard("barrier", text, where=rows[:, None], fix=_FIX_OVERTAKING)
         need = self.barriers.needed(index, threads)
         other = self.barriers.expected_elsewhere(index, number)
         rows = np.isin(self.group.index, index[(other != 0) & (other != need)])
@@ -156,9 +166,30 @@ class OrderPart(MachineBase):
 
     def fence_proxy(self, space: str) -> None:
         index = self.group.index
-        self.batch.clocks.fence_proxy(index)
+        self.batch.clocks.fence_proxy(index, space)
         if space != "global":
             self.mbarriers.fence(index)
+
+    # -- the launch ----------------------------------------------------------------------------
+    def set_max_registers(self, count: int, *, increase: bool) -> None:
+        pool, index = self.register_pool, self.group.index
+        alone = pool.alone(index)
+        if alone.any():
+            text = "changes the registers of a warp group of fewer than four warps"
+            self.hazard("barrier", text, where=alone[:, None])
+        strange = (pool.held[index] > count) if increase else (pool.held[index] < count)
+        if strange.any():
+            held = int(pool.held[index][strange.argmax()])
+            verb = "asks for more" if increase else "gives back"
+            text = f"{verb} registers to have {count}, and has {held}"
+            self.hazard("value", text, where=strange[:, None])
+            return
+        go_on = pool.change(index, count, self.pc)
+        self.free("registers", pool.hopeful())
+        self.hold("registers", ~go_on, again=True)
+
+    def wait_for_dependencies(self) -> None:
+        self.batch.clocks.finish_launch_ahead(self.group.index)
 
     # -- clusters ------------------------------------------------------------------------------
     def cluster_arrive(self, *, release: bool) -> None:

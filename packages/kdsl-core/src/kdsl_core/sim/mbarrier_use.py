@@ -127,10 +127,13 @@ class MbarrierUse:
         number = self.find(access, asynchronous=True)
         there = number >= 0
         self._barriers.transfer(number[there], access.pc)
+        self._barriers.note_blocks(number[there], access.row[there])
         self._barriers.expect(number[there], -size[there])
         return self._complete(number)
 
-    def test(self, access: Access, parity: Array, *, waits: bool = False) -> Array:
+    def test(
+        self, access: Access, parity: Array, scope: str = "cluster", *, waits: bool = False
+    ) -> Array:
         """Whether phases have completed (L,); acquires where they have, and may wait elsewhere."""
         number = self.find(access)
         lost = number < 0
@@ -143,11 +146,22 @@ class MbarrierUse:
         done = passed & ~lost
         if done.any():
             self._barriers.acquire(number[done], access.row[done])
+            if scope == "cta":
+                self._check_scope(access, number, done)
         if waits and not passed.all():
             self._barriers.wait(number[~passed], access.row[~passed])
         return np.asarray(passed)
 
     # -- parts -----------------------------------------------------------------------------------
+    def _check_scope(self, access: Access, number: Array, done: Array) -> None:
+        foreign = done & (self._barriers.foreign[number] != 0)
+        if foreign.any():
+            text = (
+                f"waits at {self._place(access, foreign)} at the scope of its block, although "
+                "threads or copies of another block arrive there: what they did is not ordered"
+            )
+            self._hazard(access, foreign, text, 'wait at the scope "cluster"', number)
+
     def _expect(self, access: Access, number: Array, size: Array | None) -> None:
         if size is None:
             return
@@ -192,6 +206,7 @@ class MbarrierUse:
             barriers.arrive(distinct, asked[distinct])
             if clocks.kept and not silent:
                 pairs = np.unique(np.stack([access.row[there], number[there]], axis=1), axis=0)
+                barriers.note_blocks(pairs[:, 1], pairs[:, 0])
                 rows, which = np.unique(pairs[:, 0], return_inverse=True)
                 lanes = np.zeros((rows.size, LANES), bool)
                 lanes[np.searchsorted(rows, access.row[there]), access.lane[there]] = True

@@ -19,9 +19,9 @@ class Mbarriers:
     Of each number: `count` arrivals make a phase, of which `pending` are missing and `bytes` of
     transfers; `phase` phases are complete. `agent` is the column of the clocks that stands for its
     transfers, −1 before the first one, and `epoch` that agent's, `moved` that of its last transfer,
-    which instruction `pc` started. `maker` is the row that initialised
-    it in its epoch `made`; `fenced` says that others than this block may use it. Waiting threads
-    learn the clocks of those who arrived when a phase completes.
+    which instruction `pc` started. `maker` is the row that initialised it in its epoch `made`;
+    `fenced` says that others than this block may use it, `foreign` that threads of others have
+    arrived. Waiting threads learn the clocks of those who arrived when a phase completes.
     """
 
     def __init__(self, batch: Batch) -> None:
@@ -29,7 +29,7 @@ class Mbarriers:
         self._number = np.full(batch.shared.size // _WORD, -1, np.int64)
         self.offset, self.count, self.pending, self.bytes, self.phase = _columns(5)
         self.agent, self.epoch, self.maker, self.made, self.fenced = _columns(5)
-        self.moved, self.pc = _columns(2)
+        self.moved, self.pc, self.foreign = _columns(3)
         self._arriving = batch.clocks.table(0)
         self._released = batch.clocks.table(0)
         self._waiting: dict[int, set[int]] = {}
@@ -46,7 +46,7 @@ class Mbarriers:
         for name, new in (
             ("offset", offset), ("count", count), ("pending", count), ("bytes", zero),
             ("phase", zero), ("agent", zero - 1), ("epoch", zero), ("maker", row), ("made", epoch),
-            ("fenced", zero), ("moved", zero), ("pc", zero),
+            ("fenced", zero), ("moved", zero), ("pc", zero), ("foreign", zero),
         ):  # fmt: skip
             setattr(self, name, np.concatenate([getattr(self, name), new]))
         self._number[offset // _WORD] = number
@@ -66,8 +66,13 @@ class Mbarriers:
         """Arrive `count` times at distinct mbarriers (n,)."""
         self.pending[number] -= count
 
+    def note_blocks(self, number: Array, row: Array) -> None:
+        """Warps `row` (n,), or their copies, arrive at mbarriers (n,), perhaps of other blocks."""
+        far = self.block()[number] != self._batch.block_of[row]
+        self.foreign[number[far]] = 1
+
     def learn(self, number: Array, clocks: Array) -> None:
-        """Clocks (n, 3, agents) of those who arrive at mbarriers (n,), which may repeat."""
+        """Clocks (n, 4, agents) of those who arrive at mbarriers (n,), which may repeat."""
         self._arriving.add(number, clocks)
 
     def expect(self, number: Array, size: Array) -> None:

@@ -31,7 +31,7 @@ class NoClocks(Clocks):
     def fence(self, index: Array) -> None:
         pass
 
-    def fence_proxy(self, index: Array) -> None:
+    def fence_proxy(self, index: Array, space: str) -> None:
         pass
 
     def publish(self, index: Array, *, relaxed: bool = False) -> Array:
@@ -39,6 +39,12 @@ class NoClocks(Clocks):
 
     def finish_wgmma(self, index: Array, groups: Array) -> None:
         pass
+
+    def finish_launch_ahead(self, index: Array) -> None:
+        pass
+
+    def after_launch_ahead(self, index: Array) -> Array:
+        return np.ones(index.size, bool)
 
     def atomic(self, index: Array) -> None:
         pass

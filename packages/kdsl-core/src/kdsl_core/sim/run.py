@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Literal, TypeAlias
 
@@ -18,10 +18,10 @@ from kdsl_core.sim.counters import Counters
 from kdsl_core.sim.flights import wgmma_registers
 from kdsl_core.sim.global_access import GlobalAccess
 from kdsl_core.sim.groups import LANES
-from kdsl_core.sim.hazards import Findings, checks_of
+from kdsl_core.sim.hazards import Findings, Hazard, checks_of
 from kdsl_core.sim.instruction_facts import facts
 from kdsl_core.sim.machine import SimMachine
-from kdsl_core.sim.memory import Buffer, GlobalStore
+from kdsl_core.sim.memory import Allocation, Buffer, GlobalStore
 from kdsl_core.sim.profile import profile_of
 from kdsl_core.sim.progress import Progress
 from kdsl_core.sim.registers import warp_bytes
@@ -48,6 +48,7 @@ def run(
     params: Mapping[str, Given],
     buffers: Sequence[Buffer] = (),
     *,
+    overlap: Collection[str] = (),
     checks: str | Collection[str] = "all",
     on_hazard: str = "raise",
     order: str = "linear",
@@ -63,8 +64,11 @@ def run(
 
     `params` gives each kernel parameter by name, pointers as virtual addresses of `GlobalMemory`;
     tensor maps hold such addresses.
-    `checks` is "all" or the hazard codes to look for. `order="shuffle"` varies the order of blocks
-    and warps from `seed`. `numerics="fast"` lets tensor-core instructions round like NumPy.
+    `overlap` names the arguments that the launch ahead of this one may still use: they must not be
+    touched before `wait_for_dependencies`.
+    `checks` is "all" or the hazard codes to look for; "unwritten" is one only when it is named.
+    `order="shuffle"` varies the order of blocks and warps from `seed`. `numerics="fast"` lets
+    tensor-core instructions round like NumPy.
     `profile` counts what accesses move, `footprint` also which sectors are touched at all, and
     `costs` says, when somebody looks, what each instruction of the flat program costs.
     `progress` shows a bar after two seconds; None means: on a terminal. A run ends with a hazard
@@ -74,7 +78,8 @@ def run(
     Raises: HazardError for the first hazard when `on_hazard` is "raise".
     """
     _check_words(on_hazard=on_hazard, order=order, numerics=numerics)
-    launch = _Launch(kernel, grid, params, buffers, checks_of(checks), on_hazard)
+    findings = Findings(checks_of(checks), on_hazard)
+    launch = _Launch(kernel, grid, params, buffers, findings, overlap)
     if profile:
         launch.counters.start(footprint=footprint)
     rng = np.random.default_rng(seed) if order == "shuffle" else None
@@ -85,6 +90,7 @@ def run(
             for blocks in launch.batches(rng):
                 launch.run_batch(blocks, numerics, budget, rng)
                 bar.finish_blocks(blocks.size)
+        launch.check_outputs()
     finally:
         bar.close()
         launch.store.write_back()
@@ -116,8 +122,8 @@ class _Launch:
         grid: tuple[int, int, int],
         params: Mapping[str, Given],
         buffers: Sequence[Buffer],
-        checks: frozenset[str],
-        on_hazard: str,
+        findings: Findings,
+        overlap: Collection[str],
     ) -> None:
         self.kernel = kernel
         self.grid = grid
@@ -125,18 +131,35 @@ class _Launch:
         self.program: FlatProgram = flatten(kernel)
         self._facts = facts(self.program)
         self._watched = wgmma_registers(self.program)
-        self.findings = Findings(checks, on_hazard)
+        self.findings = findings
         self.store = GlobalStore(buffers)
         instructions = self.program.instructions
         self.counters = Counters(instructions)
         self.reporter = Reporter(kernel, instructions, self.store, self.findings)
         names = written_parameters(kernel)
-        written = [param for param in kernel.params if param.name in names]
-        self.written = tuple(dict.fromkeys(map(_tensor_of, written)))
-        addresses = [_address(params[param.name]) for param in written]
+        outputs = [param for param in kernel.params if param.name in names]
+        self.written = tuple(dict.fromkeys(map(_tensor_of, outputs)))
+        written = self._allocations(_address(params[param.name]) for param in outputs)
+        shared = self._allocations(b.address for b in self.store.buffers if b.name in overlap)
+        self.memory = GlobalAccess(self.store, self.reporter, written, shared)
+
+    def _allocations(self, addresses: Iterable[int]) -> list[Allocation]:
+        """The allocations that hold some addresses, each once."""
         found = [self.store.find(a, a + 1) for a in addresses]
-        allocations = list({id(a): a for a in found if a is not None}.values())
-        self.memory = GlobalAccess(self.store, self.reporter, allocations)
+        return list({id(a): a for a in found if a is not None}.values())
+
+    def check_outputs(self) -> None:
+        """Report what of the outputs nobody wrote, where that is asked for."""
+        if not self.findings.wants("unwritten"):
+            return
+        for buffer in (b for b in self.store.buffers if b.name in self.written):
+            left = self.memory.unwritten(buffer)
+            if left.size:
+                first = ", ".join(map(str, left[0].tolist()))
+                text = f"{len(left)} of {buffer.array.size} elements of {buffer.name} were never"
+                fix = "let some thread write every element, or leave the check out"
+                text = f"{text} written, {buffer.name}[{first}] first"
+                self.findings.add(Hazard("unwritten", text, self.kernel.loc, fix=fix))
 
     def result(self, costs: Callable[[], Sequence[Cost]] | None) -> Result:
         """What all batches found and counted."""

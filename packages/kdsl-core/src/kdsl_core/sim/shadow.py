@@ -115,7 +115,7 @@ class SharedShadow:
     def _as_unit(self, access: Access, granules: Array) -> list[Conflict]:
         old = self._written[granules]
         found = _never(old) + self._against_writes(access, old)
-        return found or first_of("proxy", unfenced(self._clocks, access, old), old, "wrote")
+        return found or first_of("proxy", unfenced(self._clocks.proxy, access, old), old, "wrote")
 
     def write(
         self, access: Access, offset: Array, flight: Flight | None = None, *, atomic: bool = False
@@ -223,7 +223,7 @@ class SharedShadow:
     def _against_past_reads(self, access: Access, granules: Array) -> list[Conflict]:
         clocks = self._clocks
         read = self._read[:, granules]
-        known = clocks.reads[access.row, : clocks.readers].T[..., None]
+        known = clocks.known[access.row, : clocks.readers].T[..., None]
         late = (read >> EPOCH_SHIFT) > known
         if clocks.lanes.any:
             late |= self._withheld(access, read, known)
@@ -256,7 +256,7 @@ class SharedShadow:
         lane = np.where(entry & SEVERAL, -1, entry & 31)
         late = np.zeros(read.shape, bool)
         late[agent, thread, granule] = clocks.lanes.withheld(
-            row, clocks.reads[row, agent], other, lane, entry >> EPOCH_SHIFT
+            row, clocks.known[row, agent], other, lane, entry >> EPOCH_SHIFT
         )
         return late
 

@@ -71,6 +71,7 @@ class WaitGraph:
             "cluster": self._cluster_node,
             "lanes": self._lanes_node,
             "warp group": self._warp_group_node,
+            "registers": self._registers_node,
         }[group.waits_for]
         return make(group, number, rows)
 
@@ -110,6 +111,15 @@ class WaitGraph:
         others = frozenset(range(first, first + GROUP_WARPS)) - frozenset(rows)
         name = "the other warps of its warp group, which have not started the same wgmma"
         return Node(group, rows, Awaited(name), missing=others)
+
+    def _registers_node(self, group: Group, number: int, rows: tuple[int, ...]) -> Node:
+        pool = self._machine.register_pool
+        spare = pool.spare[int(self._machine.batch.block_of[rows[0]])]
+        name = (
+            f"{pool.wanted[rows[0]]} registers a thread, of which it has {pool.held[rows[0]]} and "
+            f"the block {spare} to spare"
+        )
+        return Node(group, rows, Awaited(name))
 
     # -- the edges -----------------------------------------------------------------------------
     @cached_property

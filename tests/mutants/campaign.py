@@ -1,0 +1,170 @@
+"""The whole campaign: every mutant of every case, two processes, and a table of what became of it.
+
+python3 dev.py mutants [--kernel PATTERN] [--operator PATTERN] [--sample N] [--json FILE] [--clean]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import time
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, replace
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+
+from mutants.cases import cases
+from mutants.clean import CleanRun, clean
+from mutants.trial import OPERATORS, Outcome, bench
+
+EQUIVALENT = Path(__file__).with_name("equivalent.toml")
+RESULTS = ("caught", "refused", "wrong", "equivalent", "missed")
+_CHUNK = 8  # mutants that a process takes at a time
+
+
+@dataclass(frozen=True)
+class Equivalent:
+    """Mutants that compute what their kernel does, in patterns, and why in one line.
+
+    `kernel` are patterns of cases, `site` and `line` one of `Mutant.site` and of the author's line.
+    """
+
+    kernel: str | list[str]
+    operator: str
+    site: str
+    proof: str
+    line: str = "*"
+
+    def holds(self, outcome: Outcome) -> bool:
+        """Whether a mutant is one of them."""
+        kernels = [self.kernel] if isinstance(self.kernel, str) else self.kernel
+        pairs = (
+            (outcome.operator, self.operator), (outcome.site, self.site), (outcome.line, self.line),
+        )  # fmt: skip
+        there = any(fnmatchcase(outcome.case, pattern) for pattern in kernels)
+        return there and all(fnmatchcase(text, pattern) for text, pattern in pairs)
+
+
+@cache
+def equivalents() -> tuple[Equivalent, ...]:
+    """The table of mutants that change nothing."""
+    rows = tomllib.loads(EQUIVALENT.read_text(encoding="utf-8"))["equivalent"]
+    return tuple(Equivalent(**row) for row in rows)
+
+
+def judged(name: str, numbers: Sequence[int]) -> list[Outcome]:
+    """The outcomes of some mutants of a case; those argued to be equivalent are named so."""
+    place = bench(name)
+    every = list(place.mutants())
+    return [named(place.judge(number, every[number])) for number in numbers]
+
+
+def named(outcome: Outcome) -> Outcome:
+    """The outcome with "same" told apart: equivalent by an argument, or missed."""
+    if outcome.result != "same":
+        return outcome
+    argued = any(row.holds(outcome) for row in equivalents())
+    return replace(outcome, result="equivalent" if argued else "missed")
+
+
+def chosen(kernel: str, operator: str, sample: int | None = None) -> list[tuple[str, list[int]]]:
+    """The mutants of the cases and operators of two patterns; `sample` of them, always the same."""
+    wanted = [name for name in cases() if fnmatchcase(name, kernel)]
+    every = [
+        (name, number)
+        for name in wanted
+        for number, mutant in enumerate(bench(name).mutants())
+        if fnmatchcase(mutant.operator, operator)
+    ]
+    if sample is not None and sample < len(every):
+        every = sorted(random.Random(0).sample(every, sample))
+    found: dict[str, list[int]] = {}
+    for name, number in every:
+        found.setdefault(name, []).append(number)
+    return list(found.items())
+
+
+def campaign(work: Iterable[tuple[str, list[int]]], processes: int = 2) -> Iterator[Outcome]:
+    """The outcomes of mutants as they come."""
+    parts = [
+        (name, numbers[at : at + _CHUNK])
+        for name, numbers in work
+        for at in range(0, len(numbers), _CHUNK)
+    ]
+    with ProcessPoolExecutor(processes) as pool:
+        for done in as_completed([pool.submit(judged, *part) for part in parts]):
+            yield from done.result()
+
+
+def table(outcomes: Sequence[Outcome], by: str) -> str:
+    """A Markdown table: a row for each kernel or operator, a column for each result."""
+    counts = Counter((getattr(outcome, by), outcome.result) for outcome in outcomes)
+    rows = list(dict.fromkeys(getattr(outcome, by) for outcome in outcomes))
+    lines = [f"| {by} | mutants | {' | '.join(RESULTS)} |", "|---|" + "---|" * (len(RESULTS) + 1)]
+    for row in [*rows, "all"]:
+        each = [
+            sum(counts[name, result] for name in (rows if row == "all" else [row]))
+            for result in RESULTS
+        ]
+        lines.append(f"| {row} | {sum(each)} | {' | '.join(map(str, each))} |")
+    return "\n".join(lines)
+
+
+def report(outcomes: Sequence[Outcome], seconds: float) -> str:
+    """What the campaign found, as text."""
+    codes = Counter(o.code for o in outcomes if o.result == "caught")
+    parts = [
+        table(outcomes, "case"),
+        table(outcomes, "operator"),
+        "caught by " + ", ".join(f"{code} {n}" for code, n in codes.most_common()),
+        f"{len(outcomes)} mutants in {seconds:.0f} s",
+        *(f"missed: {o.case} #{o.number} {o.site}  |  {o.line}"
+          for o in outcomes if o.result == "missed"),
+    ]  # fmt: skip
+    return "\n\n".join(parts)
+
+
+def report_clean(runs: Sequence[CleanRun], begun: float) -> int:
+    """Say what was found in unchanged kernels; 1 when there was anything."""
+    complaints = [run for run in runs if run.complaint]
+    for run in complaints:
+        print(f"#{run.number} {run.name}\n{run.complaint}\n")
+    seconds = time.perf_counter() - begun
+    print(f"{len(runs)} runs of unchanged kernels, {len(complaints)} complaints, {seconds:.0f} s")
+    return int(bool(complaints))
+
+
+def main(words: Sequence[str]) -> int:
+    """Run from the command line; 1 when a mutant was missed."""
+    parser = argparse.ArgumentParser(prog="dev.py mutants", description=__doc__)
+    parser.add_argument("--kernel", default="*", help="pattern of the cases' names")
+    parser.add_argument("--operator", default="*", help=f"pattern of {', '.join(OPERATORS)}")
+    parser.add_argument("--sample", type=int, help="so many mutants, always the same")
+    parser.add_argument("--json", type=Path, help="add every outcome there, one a line")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--clean", type=int, metavar="N", help="run N unchanged kernels instead")
+    options = parser.parse_args(words)
+    begun = time.perf_counter()
+    if options.clean is not None:
+        return report_clean(list(clean(options.clean)), begun)
+    work = chosen(options.kernel, options.operator, options.sample)
+    outcomes = []
+    for outcome in campaign(work, options.processes):
+        outcomes.append(outcome)
+        if options.json:
+            with options.json.open("a", encoding="utf-8") as lines:
+                lines.write(json.dumps(asdict(outcome), ensure_ascii=False) + "\n")
+    order = {name: at for at, name in enumerate(cases())}
+    outcomes.sort(key=lambda outcome: (order[outcome.case], outcome.number))
+    print(report(outcomes, time.perf_counter() - begun))
+    return int(any(outcome.result == "missed" for outcome in outcomes))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

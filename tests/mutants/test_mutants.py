@@ -1,0 +1,49 @@
+"""A fixed sample of the campaign, and of unchanged kernels; `dev.py mutants` runs all of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from kdsl_core.ir.printer import print_kernel
+from mutants.campaign import chosen, equivalents, judged
+from mutants.clean import clean_run
+from mutants.trial import OPERATORS, bench
+
+SAMPLE = 30
+
+
+def test_no_mutant_is_missed() -> None:
+    """Each mistake is reported, refused, seen in the numbers, or argued to be none."""
+    work = chosen("*", "*", SAMPLE)
+    outcomes = [outcome for name, numbers in work for outcome in judged(name, numbers)]
+    missed = [f"{o.case} #{o.number} {o.site} | {o.line}" for o in outcomes if o.result == "missed"]
+    assert missed == []
+    results = Counter(outcome.result for outcome in outcomes)
+    assert len(outcomes) == SAMPLE and results["caught"] > SAMPLE // 3
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_unchanged_kernels_are_clean(number: int) -> None:
+    """No hazard in a configuration and order drawn at random, and the same bits in both orders."""
+    assert clean_run(number).complaint == ""
+
+
+def test_every_operator_applies_somewhere() -> None:
+    """No operator is dead, and each mutant differs from its kernel, which stays as it was."""
+    places = [bench(n) for n in ("sm90/cluster of rows", "sm90/setmaxnreg", "sm80/whole tiles")]
+    before = [print_kernel(place.traced.kernel) for place in places]
+    used = set()
+    for place, text in zip(places, before, strict=True):
+        for mutant in place.mutants():
+            used.add(mutant.operator)
+            changed = print_kernel(mutant.apply(place.traced.kernel))
+            assert changed != text or mutant.maps, mutant.site
+    assert used == set(OPERATORS)
+    assert before == [print_kernel(place.traced.kernel) for place in places]
+
+
+def test_equivalents_are_argued() -> None:
+    """Each row of the table says why in one line."""
+    assert all(row.proof and "\n" not in row.proof for row in equivalents())
