@@ -115,8 +115,8 @@ class Barriers:
         """
         batch, clocks = self._batch, self._batch.clocks
         size, block = batch.warps_per_block, batch.block_of[index]
-        columns = clocks.local[block[:, None] * size + np.arange(size)]
-        late = self._before[block, number] > clocks.reached[index[:, None], columns]
+        warps = block[:, None] * size + np.arange(size)
+        late = ~clocks.has_reached(index, warps, self._before[block, number])
         late[np.arange(index.size), batch.local[index]] = False
         return np.asarray(late.any(axis=1))
 

@@ -173,6 +173,10 @@ class Clocks:
         """Warps know that the launches ahead of this one have ended."""
         self.past[index, :, self.launch_ahead] = UNIT_EPOCH
 
+    def has_reached(self, index: Array, warps: Array, epochs: Array) -> Array:
+        """Whether each warp is ordered behind the moments `epochs` of other warps, bool (W, n)."""
+        return np.asarray(self.reached[index[:, None], self.local[warps]] >= epochs)
+
     def after_launch_ahead(self, index: Array) -> Array:
         """Which of the warps know that the launches ahead have ended, bool (W,)."""
         return np.asarray(self.known[index, self.launch_ahead] > 0)
