@@ -32,6 +32,8 @@ def parser() -> argparse.ArgumentParser:
     words.add_argument("--shapes", nargs="+", metavar="MxNxK", help="only these of the sets")
     words.add_argument("--dtype", choices=("bf16", "f16"), help="instead of bf16")
     words.add_argument("--tune", action="store_true", help="try all candidates of ours")
+    words.add_argument("--plans", type=Path, metavar="FILE",
+                       help='of ours also these: JSON of "MxNxK" to lists of plans')  # fmt: skip
     words.add_argument("--first", type=int, default=1, help="how many of ours without --tune")
     words.add_argument("--keep", type=int, default=3, help="how many of ours are timed by turns")
     words.add_argument("--candidates", type=int, default=12, help="how many of ours are made")
@@ -77,7 +79,7 @@ def work(options: argparse.Namespace) -> None:
     write(copy=timing.copy_bandwidth(), device=timing.device_record())
     chosen = measure.Options(
         options.seconds_per_shape, options.tune, options.first, options.keep, options.candidates,
-        tuple(options.compile),
+        tuple(options.compile), json.loads(options.plans.read_text()) if options.plans else {},
     )  # fmt: skip
     for job in json.loads(jobs.read_text()):
         case, excluded = Case(**job["case"]), frozenset(job["excluded"])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import gc
 import math
 import sys
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import peers
@@ -34,7 +34,8 @@ Note = Callable[[str], None]
 @dataclass(frozen=True)
 class Options:
     """How much is tried: `first` right candidates of ours, or all with `tune`; the best `keep` of
-    those, and 2 of cuBLASLt's, are timed for about `seconds`."""
+    those, and 2 of cuBLASLt's, are timed for about `seconds`. Of a shape in `plans` ("MxNxK") those
+    are candidates, and all are tried."""
 
     seconds: float = 1.0
     tune: bool = False
@@ -42,6 +43,7 @@ class Options:
     keep: int = 3
     candidates: int = 12
     compile_modes: tuple[str, ...] = ()
+    plans: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 @dataclass
@@ -158,11 +160,12 @@ def check_ours(trial: Trial, options: Options) -> None:
     try:
         import ours
 
-        found = ours.candidates(trial.case, trial.sets, options.candidates)
+        stated = options.plans.get("x".join(map(str, trial.case.shape)), ())
+        found = ours.candidates(trial.case, trial.sets, options.candidates, stated)
     except FAILURES as error:
         trial.fail("kdsl", error)
         return
-    wanted = math.inf if options.tune else options.first
+    wanted = math.inf if options.tune or stated else options.first
     right = 0
     for name, launch in found.items():
         if right < wanted:

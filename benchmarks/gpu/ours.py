@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from timing import Launch
 
 import kdsl_core as kd
 from kdsl_fuse.kernels.gemm_sm80 import gemm_sm80, plan_gemm
-from kdsl_fuse.kernels.gemm_sm90_plan import Sm90Plan, choose
+from kdsl_fuse.kernels.gemm_sm90_plan import Sm90Plan, choose, parse, problem_of
 from kdsl_fuse.kernels.gemm_sm90_plan import candidates as sm90_candidates
 
 DTYPES = {"bf16": kd.bf16, "f16": kd.f16, "e4m3": kd.e4m3, "i8": kd.i8}
@@ -57,14 +57,23 @@ def epilogue_of(case: Case) -> Callable[..., Any]:
     ]
 
 
-def candidates(case: Case, sets: list[Buffers], limit: int = 12) -> dict[str, Launch]:
-    """Launches by the name of their configuration, best guess first."""
+def candidates(
+    case: Case, sets: list[Buffers], limit: int = 12, stated: Sequence[str] = ()
+) -> dict[str, Launch]:
+    """Launches by the name of their configuration, best guess first, then the plans `stated`.
+
+    Without those the model's next guesses, up to `limit`, and the kernel for sm_80.
+    """
+    types = DTYPES[case.dtype], RESULTS[case.dtype]
+    first = choose(*case.shape, *types, tail=case.epilogue != "none")
+    if stated:
+        problem = problem_of(*case.shape, *types)
+        plans = [first, *(Sm90Plan(problem, *parse(text)) for text in stated)]
+        return {f"sm90 {plan}": _sm90(plan, case, sets) for plan in plans}
     found = sm90_candidates(
-        *case.shape, DTYPES[case.dtype], RESULTS[case.dtype], limit=limit,
+        *case.shape, *types, limit=limit,
         multiprocessors=torch.cuda.get_device_properties(0).multi_processor_count,
     )  # fmt: skip
-    tail = case.epilogue != "none"
-    first = choose(*case.shape, DTYPES[case.dtype], RESULTS[case.dtype], tail=tail)
     launches = {f"sm90 {plan}": _sm90(plan, case, sets) for plan in [first, *found]}
     if case.dtype in ("bf16", "f16"):
         launches["sm80"] = _sm80(case, sets)

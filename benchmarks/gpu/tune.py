@@ -7,6 +7,8 @@ tunes one product with less; here cuBLAS is timed beside it, for many products i
 `--plans FILE`, a JSON object of "MxNxK" to lists of plans, it tries just those. The journal has
 one JSON line a shape: microseconds by plan, of cuBLAS too. `benchmarks/make_table.py`
 makes a dispatch table of journals, `benchmarks/fit_sm90_model.py` fits the model to them.
+Times are of short bursts; `--best FILE` keeps the fastest few plans for `gemm.py --plans FILE`,
+which times them by turns at a clock that has settled.
 """
 
 from __future__ import annotations
@@ -85,6 +87,8 @@ def main() -> None:
     words.add_argument("--seconds", type=float, default=90.0)
     words.add_argument("--most", type=int, default=80, help="configurations of a shape")
     words.add_argument("--plans", type=Path, help="try just the plans in this file")
+    words.add_argument("--best", type=Path, help="write the fastest plans of each shape there")
+    words.add_argument("--keep", type=int, default=6, help="how many")
     words.add_argument("--journal", type=Path, default=Path("tuning.jsonl"))
     options = words.parse_args()
     end = time.monotonic() + options.seconds
@@ -92,6 +96,7 @@ def main() -> None:
     cases = [case for name in options.sets for case in load_cases()[name]]
     if stated:
         cases = [case for case in cases if "x".join(map(str, case.shape)) in stated]
+    best: dict[str, list[str]] = {}
     with options.journal.open("a", encoding="utf-8") as journal:
         for case in cases:
             if time.monotonic() > end:
@@ -102,8 +107,12 @@ def main() -> None:
             journal.flush()
             us = record["us"]
             assert isinstance(us, dict)
-            best = sorted(us, key=us.__getitem__)[:3]
-            print(case.shape, f"cuBLAS {record['cublas']} µs", *(f"| {x} {us[x]}" for x in best))
+            fastest = sorted(us, key=us.__getitem__)[: options.keep]
+            best["x".join(map(str, case.shape))] = fastest
+            shown = (f"| {x} {us[x]}" for x in fastest[:3])
+            print(case.shape, f"cuBLAS {record['cublas']} µs", *shown, flush=True)
+            if options.best:
+                options.best.write_text(json.dumps(best, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
