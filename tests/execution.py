@@ -83,8 +83,8 @@ def _stored(array: Array) -> Array:
     return array[tuple(slice(1) if step == 0 else slice(None) for step in array.strides)]
 
 
-class _Strided:
-    """A transposed or broadcast view of a dense array on the GPU."""
+class Strided:
+    """A copy of an array on the GPU with the same order of modes and the same broadcasts."""
 
     def __init__(self, array: Array) -> None:
         from kdsl_runtime.device_array import to_device
@@ -110,6 +110,6 @@ class _Strided:
 
 
 def _on_gpu(action: Callable[..., Any], arrays: Sequence[Any]) -> list[Any]:
-    held = [_Strided(array) if isinstance(array, np.ndarray) else array for array in arrays]
+    held = [Strided(array) if isinstance(array, np.ndarray) else array for array in arrays]
     action(*held)
-    return [item.read() if isinstance(item, _Strided) else item for item in held]
+    return [item.read() if isinstance(item, Strided) else item for item in held]

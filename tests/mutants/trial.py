@@ -64,11 +64,11 @@ class Bench:
     def __init__(self, name: str, launch: Launch) -> None:
         self.name = name
         self.launch = launch
-        self._grid = extent(self.launch.grid, "grid")
-        self._cluster = cluster_of(self.launch.cluster, self._grid)
+        self.grid = extent(self.launch.grid, "grid")
+        self.cluster = cluster_of(self.launch.cluster, self.grid)
         bound = bind(self.launch.kernel.signature, self.launch.args(), self.launch.statics)
         block = extent(self.launch.block, "block")
-        self.traced: Traced = self.launch.kernel.trace(bound, block, self._cluster)
+        self.traced: Traced = self.launch.kernel.trace(bound, block, self.cluster)
         self.subject = Subject(self.traced.kernel)
         self.limit = _FEWEST
         while not (right := self._within_limit()):
@@ -103,7 +103,7 @@ class Bench:
         }  # fmt: skip
         simulate_bound(
             Ready(traced),  # type: ignore[arg-type]  # has all of a kernel that is asked for here
-            self._grid, extent(self.launch.block, "block"), bound, everything, self._cluster,
+            self.grid, extent(self.launch.block, "block"), bound, everything, self.cluster,
         )  # fmt: skip
         return [x.tobytes() for x in arrays if isinstance(x, np.ndarray)]
 
