@@ -25,7 +25,7 @@ FEW = ["--simulate", "--problems", "1", "--only", "SM80_16x8x16_F16", "64x8x8_F3
 @pytest.fixture(scope="module")
 def tools() -> Iterator[SimpleNamespace]:
     """The scripts that record."""
-    names = ("ulps", "record_functions", "tensor_core_inputs", "record_tensor_core")
+    names = ("ulps", "record_functions", "tensor_core_inputs", "record_tensor_core", "record_nans")
     with scripts("gpu", *names) as found:
         yield found
 
@@ -259,3 +259,36 @@ def test_kernels_assemble(tools: Any, words: str) -> None:
     kernel, threads = (script.group_products, 128) if group else (script.warp_products, 32)
     module = kernel.module(*specs, target="sm_90a", block=threads, atom=atom)
     assert assemble(module, "sm_90a").report.warnings == ()
+
+
+# -- NaN -------------------------------------------------------------------------------------------
+def test_recorded_nan(tools: Any, tmp_path: Path, fake_gpu: None, capsys: Any) -> None:
+    """What the simulator records is its own; another rule shows in each column of the table."""
+    script, path = tools.record_nans, tmp_path / "nans.npz"
+    script.main(["--out", str(path)])
+    with pytest.raises(SystemExit) as end:
+        script.main(["--check", str(path)])
+    assert end.value.code == 0
+    with np.load(path) as held:
+        arrays = dict(held)
+    x = arrays["f64.f32.rn/x"]
+    assert np.isnan(x.view(np.float64)).all() and len(np.unique(x)) == len(x) == 4096
+    with np.errstate(invalid="ignore"):  # NumPy keeps signs and payloads
+        arrays["f64.f32.rn/d"] = x.view(np.float64).astype(np.float32).view(np.uint32)
+    np.savez(path, **arrays)
+    capsys.readouterr()
+    assert script.report(path) == 4096
+    shown = {line.split()[0]: line.split()[3:] for line in capsys.readouterr().out.splitlines()}
+    assert shown["f64.f32.rn"] == ["100%", "100%", "4096"]
+    assert shown["f64.f32.rz"] == ["50%", "0%", "0"]
+
+
+def test_kernels_of_nan_assemble(tools: Any) -> None:
+    """ptxas takes each conversion for sm_90a without a warning."""
+    script = tools.record_nans
+    for source, to, rounding in script.CASES:
+        specs = [kd.spec(kd.dtypes.dtype_of(np.dtype(t.numpy)), (4096,)) for t in (source, to)]
+        module = script.conversions.module(
+            *specs, target="sm_90a", block=script.THREADS, to=to, rounding=rounding
+        )
+        assert assemble(module, "sm_90a").report.warnings == ()
