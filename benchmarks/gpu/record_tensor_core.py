@@ -6,7 +6,8 @@
 The file holds A, B, C and D of each instruction and kind of problem (`tensor_core_inputs.py`) as
 "instruction/kind/A", raw bits in unsigned integers. `--check` needs no GPU: it compares D with the
 simulator's model and says kind by kind how many outputs differ. `--simulate` records the simulator,
-`--thin FILE` keeps a few problems of a recording.
+`--thin FILE --rows 16 --columns 32` keeps a part of a recording: outputs do not depend on each
+other.
 """
 
 from __future__ import annotations
@@ -152,13 +153,25 @@ def record(options: argparse.Namespace) -> dict[str, Array]:
 
 
 def thinned(path: Path, options: argparse.Namespace) -> dict[str, Array]:
-    """The first problems of some groups of a file, enough for a golden."""
+    """Some groups of a file, of each some problems, rows and columns of D, enough for a golden."""
     with np.load(path) as recorded:
-        return {
+        arrays = {
             key: recorded[key][: options.problems]
             for key in recorded.files
             if not options.only or any(word in key for word in options.only)
         }
+    for key, array in arrays.items():
+        rows = array[
+            :, :: step(array.shape[1], options.columns if key[-1] == "B" else options.rows)
+        ]
+        columns = step(array.shape[2], options.columns) if key[-1] in "CD" else 1
+        arrays[key] = rows[:, :, ::columns]
+    return arrays
+
+
+def step(size: int, most: int) -> int:
+    """The stride that leaves at most so many of `size` places."""
+    return -(-size // most)
 
 
 # -- checking --------------------------------------------------------------------------------------
@@ -240,6 +253,8 @@ def parser() -> argparse.ArgumentParser:
     words.add_argument("--thin", type=Path, metavar="FILE", help="write a part of that file")
     words.add_argument("--only", nargs="+", metavar="WORD", help="instructions with these in names")
     words.add_argument("--problems", type=int, default=8, help="at most so many of each kind")
+    words.add_argument("--rows", type=int, default=256, help="of D, when a part is written")
+    words.add_argument("--columns", type=int, default=256, help="of D, when a part is written")
     words.add_argument("--simulate", action="store_true", help="in the simulator")
     return words
 

@@ -5,6 +5,7 @@ Each kind gives A (P, M, K), B (P, N, K) and C (P, M, N) of an instruction, from
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -154,6 +155,29 @@ def _cancelling(rng: np.random.Generator, types: tuple[DType, ...], shapes: Shap
     return a, b, _cast(rng.standard_normal(shapes[2]) * 2.0**-12, types[2])
 
 
+def _cancelling_overflow(
+    rng: np.random.Generator, types: tuple[DType, ...], shapes: Shapes
+) -> Problem:
+    """Products around the largest number of D; pairs cancel, but for an eighth that nearly do."""
+    middle = math.sqrt(_largest(types[2]))
+    a, b = (
+        _spread(rng, t, shape, min(middle, _largest(t) / 64))
+        for t, shape in zip(types[:2], shapes[:2], strict=True)
+    )
+    steps = rng.random(b[..., ::2].shape) < 0.125
+    a[..., 1::2], b[..., 1::2] = (
+        -a[..., ::2],
+        (b.view(_raw(types[1]))[..., ::2] + steps).view(b.dtype),
+    )
+    return a, b, _spread(rng, types[2], shapes[2], _largest(types[2]) / 64)
+
+
+def _spread(rng: np.random.Generator, dtype: DType, shape: tuple[int, ...], middle: float) -> Array:
+    """Eight binades around a number, both signs."""
+    size = middle * 2.0 ** rng.uniform(-4, 4, shape)
+    return _cast(np.copysign(size, rng.standard_normal(shape)), dtype)
+
+
 def _low_bits(rng: np.random.Generator, types: tuple[DType, ...], shapes: Shapes) -> Problem:
     """tf32 whose ignored bits are not zero."""
     return _each(lambda rng, dtype, shape: _normal(rng, f32, shape))(rng, types, shapes)
@@ -183,6 +207,7 @@ _FLOATS: dict[str, Callable[..., Problem]] = {
     "at the top": _at_the_top,
     "subnormals": _each(_subnormal),
     "cancelling": _cancelling,
+    "cancelling overflow": _cancelling_overflow,
 }
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -24,7 +25,7 @@ FEW = ["--simulate", "--problems", "1", "--only", "SM80_16x8x16_F16", "64x8x8_F3
 @pytest.fixture(scope="module")
 def tools() -> Iterator[SimpleNamespace]:
     """The scripts that record."""
-    names = ("ulps", "record_functions", "tensor_core_inputs", "record_tensor_core")
+    names = ("ulps", "record_functions", "tensor_core_inputs", "record_tensor_core", "record_nans")
     with scripts("gpu", *names) as found:
         yield found
 
@@ -163,7 +164,7 @@ def test_simulator_agrees_with_itself(tools: Any, recording: Path, capsys: Any) 
         tools.record_tensor_core.main(["--check", str(recording)])
     assert end.value.code == 0
     shown = capsys.readouterr().out
-    assert "0 of 19 groups differ" in shown and "low bits" in shown
+    assert "0 of 21 groups differ" in shown and "low bits" in shown
 
 
 def test_wrong_bits_are_found_by_class(tools: Any, recording: Path, tmp_path: Path) -> None:
@@ -189,11 +190,12 @@ def test_wrong_bits_are_found_by_class(tools: Any, recording: Path, tmp_path: Pa
 
 
 def test_part_of_a_recording(tools: Any, recording: Path, tmp_path: Path) -> None:
-    """A thinner file has the groups that were named, and is checked like the whole."""
+    """A thinner file has the groups, rows and columns asked for, and is checked like the whole."""
     part, script = tmp_path / "part.npz", tools.record_tensor_core
-    script.main(["--thin", str(recording), "--only", "nans", "--out", str(part)])
-    kinds = [(check.kind, check.differ) for check in script.checks(part)]
-    assert kinds == [("nans", 0)] * 2
+    words = ["--only", "nans", "--rows", "4", "--columns", "3", "--out", str(part)]
+    script.main(["--thin", str(recording), *words])
+    found = [(check.kind, check.outputs, check.differ) for check in script.checks(part)]
+    assert found == [("nans", 4 * 3, 0)] * 2  # every third of eight columns
 
 
 def test_a_trap_keeps_what_was_recorded(tools: Any, tmp_path: Path, monkeypatch: Any) -> None:
@@ -229,8 +231,12 @@ def test_kinds_of_problems_are_what_they_are_called(tools: Any) -> None:
         with np.errstate(invalid="ignore"):
             assert all(np.isnan(x).any() for x in floats["nans"])
             assert np.isinf(floats["infinities"][2]).any()
-            for kind in ("finite bits", "normal", "overflow", "at the top", "subnormals"):
+            for kind in floats.keys() - {"bits", "nans", "infinities"}:
                 assert all(np.isfinite(x).all() for x in floats[kind]), (atom.name, kind)
+        a, b, _ = (x.astype(np.float64) for x in floats["cancelling overflow"])
+        size = np.abs(a[:, :, None] * b[:, None])
+        if size.max() > (largest := float(ml_dtypes.finfo(atom.d.numpy).max)):
+            assert (np.abs((a[:, :, None] * b[:, None]).sum(-1)) < largest).mean() > 0.3
         small = np.abs(floats["subnormals"][2].astype(np.float64))
         assert (small[small > 0] < (2.0**-14 if atom.d is kd.f16 else 2.0**-126)).any()
         if atom.a is kd.dtypes.tf32:
@@ -253,3 +259,36 @@ def test_kernels_assemble(tools: Any, words: str) -> None:
     kernel, threads = (script.group_products, 128) if group else (script.warp_products, 32)
     module = kernel.module(*specs, target="sm_90a", block=threads, atom=atom)
     assert assemble(module, "sm_90a").report.warnings == ()
+
+
+# -- NaN -------------------------------------------------------------------------------------------
+def test_recorded_nan(tools: Any, tmp_path: Path, fake_gpu: None, capsys: Any) -> None:
+    """What the simulator records is its own; another rule shows in each column of the table."""
+    script, path = tools.record_nans, tmp_path / "nans.npz"
+    script.main(["--out", str(path)])
+    with pytest.raises(SystemExit) as end:
+        script.main(["--check", str(path)])
+    assert end.value.code == 0
+    with np.load(path) as held:
+        arrays = dict(held)
+    x = arrays["f64.f32.rn/x"]
+    assert np.isnan(x.view(np.float64)).all() and len(np.unique(x)) == len(x) == 4096
+    with np.errstate(invalid="ignore"):  # NumPy keeps signs and payloads
+        arrays["f64.f32.rn/d"] = x.view(np.float64).astype(np.float32).view(np.uint32)
+    np.savez(path, **arrays)
+    capsys.readouterr()
+    assert script.report(path) == 4096
+    shown = {line.split()[0]: line.split()[3:] for line in capsys.readouterr().out.splitlines()}
+    assert shown["f64.f32.rn"] == ["100%", "100%", "4096"]
+    assert shown["f64.f32.rz"] == ["50%", "0%", "0"]
+
+
+def test_kernels_of_nan_assemble(tools: Any) -> None:
+    """ptxas takes each conversion for sm_90a without a warning."""
+    script = tools.record_nans
+    for source, to, rounding in script.CASES:
+        specs = [kd.spec(kd.dtypes.dtype_of(np.dtype(t.numpy)), (4096,)) for t in (source, to)]
+        module = script.conversions.module(
+            *specs, target="sm_90a", block=script.THREADS, to=to, rounding=rounding
+        )
+        assert assemble(module, "sm_90a").report.warnings == ()

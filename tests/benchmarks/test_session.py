@@ -174,7 +174,7 @@ def test_a_session_in_the_simulator(tools: Any, tmp_path: Path, capsys: Any) -> 
         "record_tensor_core.log",
         "house_test_front.junit.xml",
     } <= set(names)
-    assert "0 of 27 groups differ" in capsys.readouterr().out
+    assert "0 of 30 groups differ" in capsys.readouterr().out
 
 
 def test_agreement_is_shown_with_its_tests(tools: Any, tmp_path: Path, capsys: Any) -> None:

@@ -112,6 +112,9 @@ def test_payloads_of_nan_are_counted_apart() -> None:
     got = np.array([0x7FC0, 0xFFC1, 0x8000, 0x7FC0], np.uint16).view(kind)
     outcome = compared("x", "y", expected, got, bf16)
     assert (outcome.differ, outcome.payloads) == (2, 2)
+    assert outcome.shown == ("y: 2 of 4, at 2 expected 0x0, got 0x8000",)
+    assert outcome.payloads_shown == ("y: 2 of 4, at 0 expected 0x7fff, got 0x7fc0",)
+    assert Outcome.of_record(json.loads(json.dumps(outcome.record()))) == outcome
 
 
 @pytest.mark.parametrize(("steps", "differ"), [(0, 0), (1, 0), (4, 4), (-4, 4)])
@@ -155,5 +158,6 @@ def test_what_tests_of_the_language_compare(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_sums_keep_the_worst() -> None:
     """Outcomes of one family add up; the largest distance and the first examples stay."""
-    parts = [Outcome("b", 1, 5, 1, 0, 2.0, ("first",)), Outcome("a", 1, 1), Outcome("b", 1, 5)]
-    assert summed(parts) == [Outcome("a", 1, 1), Outcome("b", 2, 10, 1, 0, 2.0, ("first",))]
+    shown = ("first",), ("a NaN",)
+    parts = [Outcome("b", 1, 5, 1, 0, 2.0, *shown), Outcome("a", 1, 1), Outcome("b", 1, 5)]
+    assert summed(parts) == [Outcome("a", 1, 1), Outcome("b", 2, 10, 1, 0, 2.0, *shown)]

@@ -222,6 +222,17 @@ def test_negation_absolute_value_and_complement() -> None:
     assert of_binary("copysign", f32)(np.array([3.0]), np.array([-0.0])).tolist() == [-3.0]
 
 
+@pytest.mark.parametrize("name", ["neg", "abs"])
+def test_signs_of_nan(name: str) -> None:
+    """NaN of f64 keep sign and payload and become quiet, others become the canonical one."""
+    quiet = 1 << 51
+    bits = np.array([0xFFF0000000000123, 0x7FF8000000000456, 0xFFFFFFFFFFFFFFFF], np.uint64)
+    given = of_unary(name, f64)(bits.view(np.float64))
+    assert given.view(np.uint64).tolist() == [word | quiet for word in bits.tolist()]
+    given = of_unary(name, f32)(np.array([0xFFC00001, 0x7F800001], np.uint32).view(np.float32))
+    assert given.view(np.uint32).tolist() == [0x7FFFFFFF] * 2
+
+
 def simplify(name: str, dtype: DType, constant: float, left: bool = False) -> tuple[Any, Any]:
     """(traced, whether the input itself came back) for one constant operand."""
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from kdsl_core.errors import TypeMismatch
-from kdsl_core.isa import tensor_core
-from kdsl_core.isa.tensor_core import multiply_accumulate, prepare
+from kdsl_core.isa import tensor_core_sums
+from kdsl_core.isa.tensor_core import multiply_accumulate
+from kdsl_core.isa.tensor_core_operands import prepare
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "tensor_core" / "h200.npz"
 TYPES: dict[str, Any] = {
@@ -88,7 +89,7 @@ def test_narrow_types_give_the_bits_of_wide_ones(
         for accumulator in (np.float32, *[np.float16] * (name == "f16")):
             narrow = multiply_accumulate(a, b, c.astype(accumulator), family)
             with monkeypatch.context() as only_wide:
-                only_wide.setattr(tensor_core, "_fits", lambda *_: False)
+                only_wide.setattr(tensor_core_sums, "_fits", lambda *_: False)
                 wide = multiply_accumulate(a, b, c.astype(accumulator), family)
             np.testing.assert_array_equal(narrow.view(np.uint8), wide.view(np.uint8))
 
@@ -98,7 +99,7 @@ def test_usual_numbers_take_narrow_types(monkeypatch: pytest.MonkeyPatch) -> Non
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal((4, 16, 16)).astype(ml_dtypes.bfloat16) for _ in range(2))
     a[0, 0], c = 0, np.zeros((4, 16, 16), np.float32)
-    monkeypatch.setattr(tensor_core, "_wide_sum", None)
+    monkeypatch.setattr(tensor_core_sums, "_wide_sum", None)
     multiply_accumulate(a, b, c)
     a[1, 3, 5] = 2.0**51
     with pytest.raises(TypeError):
@@ -153,6 +154,49 @@ def test_nonfinite_inputs_follow_ieee() -> None:
     assert (d[0] == -np.inf).all()
     assert (d[1:3].view(np.uint32) == 0x7FFFFFFF).all()
     assert (d[3:] == 16).all()
+
+
+def one_sum(pairs: list[tuple[float, float]], c: float, dtype: Any, accumulator: Any) -> float:
+    """Σ xᵢ·yᵢ + c as one instruction gives it."""
+    a, b = (np.zeros((1, 8), np.float64) for _ in range(2))
+    for i, (x, y) in enumerate(pairs):
+        a[0, i], b[0, i] = x, y
+    total = multiply_accumulate(a.astype(dtype), b.astype(dtype), np.full((1, 1), c, accumulator))
+    return float(total[0, 0])
+
+
+TOP = float(np.finfo(np.float32).max)
+BIG = 2.0**127
+
+
+@pytest.mark.parametrize(
+    ("pairs", "c", "expected"),
+    [
+        ([(BIG, 2)], 0, np.inf),
+        ([(-BIG, BIG)], TOP, -np.inf),
+        ([(BIG, BIG), (BIG, -BIG)], 3, 0),  # 3 is below 2^(254−25)
+        ([(2.0**64, 2.0**64), (2.0**64, -(2.0**64)), (2.0**60, 2.0**60)], 1, 2.0**120),
+        ([(BIG, 4), (BIG, -2)], 0, np.inf),
+        ([(BIG, 2), (-(2.0**52), 2.0**52)], 0, TOP - 2.0**104 + 2.0**104),
+        ([(1, 2.0**103)], TOP, TOP),  # half a step: toward zero
+        ([(1, 2.0**104)], TOP, np.inf),
+        ([(-1, 2.0**104)], -TOP, -np.inf),
+        ([(-1, 2.0**104)], np.inf, np.inf),
+    ],
+)
+def test_sums_beyond_the_range(pairs: list[tuple[float, float]], c: float, expected: float) -> None:
+    """Only the sum overflows, not a product: at 2^128, to an infinity of its sign."""
+    for dtype in (ml_dtypes.bfloat16, np.float32):
+        assert one_sum(pairs, c, dtype, np.float32) == expected
+
+
+def test_sums_beyond_the_range_of_f16() -> None:
+    """f16 accumulators become infinite where nearest even does, whatever the products were."""
+    kinds = (np.float16, np.float16)
+    assert one_sum([(256, 256), (256, -256)], 1, *kinds) == 1
+    assert one_sum([(256, 256), (-16, 2)], 0, *kinds) == 65504
+    assert one_sum([(256, 256), (-15.984375, 1)], 0, *kinds) == np.inf
+    assert one_sum([(256, 256), (-17, 1)], 0, *kinds) == 65504
 
 
 def test_fast_numerics_is_one_matmul(h200: Any) -> None:

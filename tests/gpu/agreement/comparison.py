@@ -13,6 +13,7 @@ from kdsl_core.dtypes import DType
 
 Array: TypeAlias = np.ndarray[Any, Any]
 MOST_SHOWN = 8
+SHOWN = ("shown", "payloads_shown")
 PROPERTY = "agreement"  # of a test's report, where its outcomes are
 
 
@@ -22,7 +23,7 @@ class Outcome:
 
     `differ` counts results with other bits, but for NaN against NaN of another payload, which
     `payloads` counts. `used` is the largest share of its bound that an approximation needs, `shown`
-    some of what differs.
+    some of what differs, `payloads_shown` some of those NaN.
     """
 
     family: str
@@ -32,6 +33,7 @@ class Outcome:
     payloads: int = 0
     used: float = 0.0
     shown: tuple[str, ...] = ()
+    payloads_shown: tuple[str, ...] = ()
 
     def __add__(self, other: Outcome) -> Outcome:
         return Outcome(
@@ -42,17 +44,18 @@ class Outcome:
             self.payloads + other.payloads,
             max(self.used, other.used),
             (*self.shown, *other.shown)[:MOST_SHOWN],
+            (*self.payloads_shown, *other.payloads_shown)[:MOST_SHOWN],
         )
 
     def record(self) -> dict[str, Any]:
         """As JSON has it."""
-        return asdict(self) | {"shown": list(self.shown)}
+        return asdict(self) | {name: list(getattr(self, name)) for name in SHOWN}
 
     @classmethod
     def of_record(cls, record: dict[str, Any]) -> Outcome:
         """From JSON."""
         known = {field.name: record[field.name] for field in fields(cls)}
-        return cls(**known | {"shown": tuple(known["shown"])})
+        return cls(**known | {name: tuple(known[name]) for name in SHOWN})
 
 
 def summed(outcomes: Iterable[Outcome]) -> list[Outcome]:
@@ -75,12 +78,19 @@ def compared(family: str, case: str, expected: Array, got: Array, dtype: DType) 
     differ = bits(expected) != bits(got)
     payloads = differ & is_nan(expected, dtype) & is_nan(got, dtype)
     wrong = differ & ~payloads
-    shown: tuple[str, ...] = ()
-    if wrong.any():
-        at = int(np.flatnonzero(wrong)[0])
-        pair = f"{bits(expected)[at]:#x}, got {bits(got)[at]:#x}"
-        shown = (f"{case}: {wrong.sum()} of {wrong.size}, at {at} expected {pair}",)
-    return Outcome(family, 1, wrong.size, int(wrong.sum()), int(payloads.sum()), 0.0, shown)
+    shown, payloads_shown = (
+        (_example(case, expected, got, where),) if where.any() else ()
+        for where in (wrong, payloads)
+    )
+    counts = wrong.size, int(wrong.sum()), int(payloads.sum())
+    return Outcome(family, 1, *counts, 0.0, shown, payloads_shown)
+
+
+def _example(case: str, expected: Array, got: Array, where: Array) -> str:
+    """How many lanes it concerns, and what both machines gave in the first of them."""
+    at = int(np.flatnonzero(where)[0])
+    pair = f"{bits(expected)[at]:#x}, got {bits(got)[at]:#x}"
+    return f"{case}: {where.sum()} of {where.size}, at {at} expected {pair}"
 
 
 def bits(values: Array) -> Array:

@@ -151,15 +151,20 @@ def invert(x: Array) -> Array:
 
 
 def negate(x: Array) -> Array:
-    """−x; a NaN of f64 keeps its sign, other NaN become canonical (seen on an H200)."""
-    if x.dtype == np.float64:
-        return np.where(np.isnan(x), x, np.negative(x))
-    return _canonical(np.negative(x))
+    """−x; a NaN of f64 only becomes quiet, other NaN become canonical (seen on an H200)."""
+    return _signed(np.negative(x), x)
 
 
 def absolute(x: Array) -> Array:
-    """|x|; NaN becomes canonical."""
-    return _canonical(np.abs(x))
+    """|x|; a NaN of f64 only becomes quiet, other NaN become canonical (seen on an H200)."""
+    return _signed(np.abs(x), x)
+
+
+def _signed(result: Array, x: Array) -> Array:
+    """x with another sign, where NaN have the sign and payload that a sum would leave them."""
+    if x.dtype == np.float64:
+        return np.where(np.isnan(x), x + 0.0, result)
+    return _canonical(result)
 
 
 def shift_left(x: Array, count: Array) -> Array:
