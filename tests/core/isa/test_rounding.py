@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kdsl_core.isa.rounding import fma, to_integer, to_nearest, to_tf32, to_zero
+from kdsl_core.isa.rounding import fma, quiet_nan, to_integer, to_nearest, to_tf32, to_zero
 
 NARROW: list[Any] = [
     np.float16,
@@ -65,12 +65,23 @@ def test_overflow(dtype: Any) -> None:
     assert to_zero(x, dtype).astype(float)[0] == largest
 
 
+def test_nan_of_f64_becomes_quiet() -> None:
+    """Sign and the upper bits of the payload stay, as on an H200."""
+    x = np.array([0x7FF0000000000001, 0xFFF123456789ABCD, 0x3FF0000000000000], np.uint64)
+    wide = x.view(np.float64)
+    f32 = quiet_nan(wide, wide.astype(np.float32))
+    assert f32.view(np.uint32).tolist() == [0x7FC00000, 0xFFC91A2B, 0x3F800000]
+    f16 = quiet_nan(wide, wide.astype(np.float16))
+    assert f16.view(np.uint16).tolist() == [0x7E00, 0xFE48, 0x3C00]
+
+
 def test_tf32_ties_go_away() -> None:
-    """A tie goes away from zero, infinities stay, NaN is canonical."""
+    """A tie goes away from zero, infinities stay, NaN keeps its upper bits, or becomes infinite."""
     x = np.array([1 + 2.0**-11, -1 - 2.0**-11, 1 + 2.0**-12, np.inf, np.nan], np.float32)
     y = to_tf32(x)
     np.testing.assert_array_equal(y, [1 + 2.0**-10, -1 - 2.0**-10, 1, np.inf, np.nan])
-    assert y.view(np.uint32)[4] == 0x7FFFFFFF
+    nan = np.array([0x7FC00000, 0xFFAA67DD, 0x7F801000], np.uint32).view(np.float32)
+    assert to_tf32(nan).view(np.uint32).tolist() == [0x7FC00000, 0xFFAA6000, 0x7F800000]
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.uint32, np.int64, np.uint64])

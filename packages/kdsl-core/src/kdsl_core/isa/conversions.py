@@ -128,10 +128,12 @@ def _upper_half(x: Array) -> Array:
 
 def _round(x: Array, dtype: DType, mode: str) -> Array:
     if mode == "rz":
-        return rounding.to_zero(x, dtype.numpy)
-    nearest = rounding.to_nearest(x, dtype.numpy)
-    back = nearest.astype(np.float64)
-    return _step(nearest, back > x, back < x, x > 0, mode)
+        result = rounding.to_zero(x, dtype.numpy)
+    else:
+        nearest = rounding.to_nearest(x, dtype.numpy)
+        back = nearest.astype(np.float64)
+        result = _step(nearest, back > x, back < x, x > 0, mode)
+    return rounding.quiet_nan(x, result) if x.dtype == np.float64 else result
 
 
 def _step(nearest: Array, above: Array, below: Array, positive: Array, mode: str) -> Array:

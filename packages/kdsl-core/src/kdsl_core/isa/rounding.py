@@ -70,11 +70,13 @@ def to_zero(x: Array, dtype: DTypeLike, *, satfinite: bool = False) -> Array:
 def to_tf32(x: Array) -> Array:
     """Round float32 to 10 mantissa bits, ties away from zero.
 
-    Source: PTX ISA 9.0 `cvt.rna.tf32.f32`.
+    A NaN loses the bits below, and with them all of a small payload: it becomes an infinity.
+
+    Source: PTX ISA 9.0 `cvt.rna.tf32.f32`; of NaN, an H200.
     """
     bits = x.view(np.uint32)
-    rounded = (bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)
-    return canonical_nan(np.where(np.isfinite(x), rounded, bits).view(np.float32))
+    rounded = bits + np.where(np.isfinite(x), np.uint32(0x1000), np.uint32(0))
+    return (rounded & np.uint32(0xFFFFE000)).view(np.float32)
 
 
 def to_integer(x: Array, dtype: DTypeLike, mode: str = "rzi") -> Array:
@@ -132,6 +134,23 @@ def canonical_nan(x: Array) -> Array:
         word = _BITS[x.dtype.itemsize]
         x = np.where(nan, word(_NAN[x.dtype]), x.view(word)).view(x.dtype)
     return x
+
+
+def quiet_nan(x: Array, result: Array) -> Array:
+    """The result with the NaN of x made quiet: their sign and the upper bits of their payload.
+
+    So do conversions of f64 to f32 and f16 on an H200.
+    """
+    nan = np.isnan(x)
+    if not nan.any():
+        return result
+    word, info = _BITS[result.dtype.itemsize], np.finfo(result.dtype)
+    wide = x.view(np.uint64)
+    payload = (wide >> np.uint64(52 - info.nmant)) & np.uint64((1 << info.nmant) - 1)
+    sign = (wide >> np.uint64(63)) << np.uint64(info.bits - 1)
+    exponent = np.uint64((1 << info.bits - 1) - (1 << info.nmant))
+    quiet = sign | exponent | np.uint64(1 << info.nmant - 1) | payload
+    return np.where(nan, quiet.astype(word), result.view(word)).view(result.dtype)
 
 
 def _largest(dtype: np.dtype[Any]) -> float:
