@@ -16,7 +16,8 @@ from kdsl_core.dtypes import DType
 from kdsl_core.ir import TensorMap
 from kdsl_core.ir.protocols import Array
 from kdsl_core.sim.access import Access, access_of
-from kdsl_core.sim.copy_pieces import Pieces, columns, flat, in_block, run_pieces
+from kdsl_core.sim.batch import in_block
+from kdsl_core.sim.copy_pieces import Pieces, columns, flat, run_pieces
 from kdsl_core.sim.counters import Counters
 from kdsl_core.sim.reductions import REDUCTIONS
 from kdsl_core.sim.reporting import Reporter
@@ -244,8 +245,10 @@ class TensorCopies:
             chosen = which[pieces.owner]
             if not chosen.any():
                 continue
-            part, there = pieces.take(chosen), in_block(barrier, rank)
-            to = part.access(issue, in_block(part.shared, rank))
+            part, there = pieces.take(chosen), barrier
+            to = part.access(issue, part.shared)
+            if rank is not None:
+                there, to = in_block(there, rank), replace(to, address=in_block(to.address, rank))
             self._transfers.receive(to, data[chosen], there[part.owner])
             at = replace(issue, address=there, size=8).take(which)
             self._transfers.complete(at, amount[which])
