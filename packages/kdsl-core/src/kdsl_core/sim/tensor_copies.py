@@ -87,6 +87,7 @@ class TensorCopies:
         starts = columns(issue, coordinates)
         for known, at in self._by_map(issue, tensor_map):
             part = issue.take(at)
+            self._check_corners(known, part, starts[at])
             pieces = self._box_pieces(known, part, starts[at], None)
             amount = np.full(part.address.size, box_bytes(known.shape))
             self._count(f"tma_{'reduce' if reduce else 'store'}", pieces, amount, issue.pc)
@@ -197,6 +198,19 @@ class TensorCopies:
         owner = np.repeat(np.arange(len(starts)), shared.shape[1])
         parts = (part.reshape(-1) for part in (cut.source, shared, cut.inside))
         return Pieces(cut.size, owner, *parts)
+
+    def _check_corners(self, known: TensorMap, issue: Access, starts: Array) -> None:
+        """Report boxes to be written, starts (L, rank), that begin before the tensor."""
+        before = (starts < 0).any(axis=1)
+        if before.any():
+            at = int(before.argmax())
+            place = ", ".join(map(str, starts[at].tolist()))
+            self._report(
+                "oob", issue, at,
+                f"stores a box of {known.tensor} that starts at ({place}), innermost first; only "
+                "loads may start before the tensor",
+                "start the box at coordinates of 0 or more, or write its elements by kd.copy",
+            )  # fmt: skip
 
     def _whole_lines(self, known: TensorMap, issue: Access, starts: Array) -> Array:
         """Starts (L, rank) of boxes, the innermost rounded down to whole chunks; reports others."""
