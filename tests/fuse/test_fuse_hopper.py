@@ -154,8 +154,8 @@ def test_launch_facts(name: str, swap: bool, monkeypatch: pytest.MonkeyPatch) ->
     assert caught.value.code == "K402"
 
 
-def test_clusters_share_operands_along_k(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cluster is kept where both operands are contiguous along K and the tail reads no matrix."""
+def test_clusters_share_every_operand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster is kept whatever the operands' major orders are and whatever the tail reads."""
     config = Sm90Config((128, 16, 64), 3, cluster=(1, 2))
     monkeypatch.setattr(gemm_sm90_plan, "choose", lambda *args, **chip: plan_of(args, config))
     x, w, b, r = dense()
@@ -167,9 +167,10 @@ def test_clusters_share_operands_along_k(monkeypatch: pytest.MonkeyPatch) -> Non
         return found
 
     assert cluster(lambda x, w, b: x @ w + b, x, turned, b) == (1, 2)
-    assert cluster(lambda x, w, b: x @ w + b, x, w, b) == (1, 1)
-    assert cluster(lambda x, w, r: x @ w + r, x, turned, r) == (1, 1)
-    assert_right(kf.fuse(target="sm_90a")(lambda x, w, b: x @ w + b), x, turned, b)
+    assert cluster(lambda x, w, b: x @ w + b, x, w, b) == (1, 2)
+    assert cluster(lambda x, w, r: x @ w + r, x, turned, r) == (1, 2)
+    for weights in (w, turned):
+        assert_right(kf.fuse(target="sm_90a")(lambda x, w, b, r: x @ w + b + r), x, weights, b, r)
 
 
 def plan_of(sizes: tuple[Any, ...], config: Sm90Config) -> Sm90Plan:

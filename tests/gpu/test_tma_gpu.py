@@ -148,8 +148,7 @@ def test_swizzled_tiles(execute: Executor, dtype: str, major: str, swizzle: int)
     shared = one_stage(layout)
     got = execute(loads, len(at), THREADS, x, at, empty, view=view, shared=shared, tile=tile)[2]
     np.testing.assert_array_equal(got, gathered(x, view, tile, at))
-    for start in at[:: max(len(at) // 3, 1)]:
-        check_store(execute, got, start, view, shared, tile)
+    check_stores(execute, got, at, view, shared, tile)
 
 
 def one_stage(layout: Any) -> Any:
@@ -178,6 +177,15 @@ def test_maps_and_tiles_brought_near(execute: Executor, dtype: str) -> None:
     statics = {"view": view, "shared": one_stage(layout), "tile": tile, "ahead": True}
     got = execute(loads, len(at), THREADS, x, at, empty, **statics)[2]
     np.testing.assert_array_equal(got, gathered(x, view, tile, at))
+
+
+def check_stores(
+    execute: Executor, x: Array, at: Array, view: Layout, shared: Any, tile: tuple[int, ...]
+) -> None:
+    """Tiles in the tensor, over its ends and beyond them; none may start before it."""
+    corners = np.unique(np.maximum(at, 0), axis=0)
+    for start in corners[:: len(corners) // 3 + 1]:
+        check_store(execute, x, start, view, shared, tile)
 
 
 def check_store(
@@ -213,8 +221,7 @@ def test_ranks(execute: Executor, rank: int, dtype: str) -> None:
     shared = Layout(tile)
     got = execute(loads, len(at), THREADS, x, at, empty, view=view, shared=shared, tile=tile)[2]
     np.testing.assert_array_equal(got, gathered(x, view, tile, at))
-    for start in at[:: max(len(at) // 2, 1)]:
-        check_store(execute, got, start, view, shared, tile)
+    check_stores(execute, got, at, view, shared, tile)
 
 
 REDUCTIONS = [
@@ -414,3 +421,16 @@ def test_coordinates_within_16_bytes(execute: Executor) -> None:
     with pytest.raises(kd.HazardError, match=r"misaligned.*element 4 of a line.*8 elements"):
         loads[2, THREADS](x, at, y, **statics)
     execute(loads, 1, THREADS, x, at, y, **statics)
+
+
+@pytest.mark.parametrize("start", [(-3, 0), (0, -8), (2, -16)])
+@pytest.mark.parametrize("reduce", [None, "add"])
+def test_stores_start_in_the_tensor(start: tuple[int, int], reduce: str | None) -> None:
+    """A store that starts before the tensor is a hazard: the H200 ends the kernel there."""
+    layout, tile, view = operand("bf16", 128, "K")
+    view = whole_lines(view, 2)
+    x, at = numbers(tile[0] * tile[1], BF16)[None], np.array([start], np.int32)
+    y = np.full(int(kd.cosize(view)), EMPTY, BF16)
+    statics = {"view": view, "shared": one_stage(layout), "tile": tile, "reduce": reduce}
+    with pytest.raises(kd.HazardError, match=r"oob.*only loads may start before the tensor"):
+        stores[1, THREADS](x, at, y, **statics)

@@ -36,8 +36,11 @@ def product(
     shape: kd.Static,
     swizzle: kd.Static,
 ):
-    """Two warp groups multiply (m, n, k) from one stage of shared memory."""
-    m, n, k = shape
+    """Two warp groups of each block multiply (m, n, k) from one stage of shared memory.
+
+    Block i takes rows i · m … of A and C.
+    """
+    (m, n, k), block = shape, kd.block_idx()[0]
     layouts = (
         kd.atoms.shared_operand(atom.a, (m, k), major=atom.a_major, swizzle=swizzle),
         kd.atoms.shared_operand(atom.b, (n, k), major=atom.b_major, swizzle=swizzle),
@@ -46,7 +49,7 @@ def product(
         kd.smem(atom.a, layouts[0], name="a")[..., 0],
         kd.smem(atom.b, layouts[1], name="b")[..., 0],
     ]
-    stage(a, tiles[0])
+    stage(a.tile((m, k), (block, 0)), tiles[0])
     stage(b, tiles[1])
     kd.fence_proxy_async()
     kd.sync_threads()
@@ -63,7 +66,7 @@ def product(
     kd.gemm(mma, left, right, acc, accumulate=False)
     kd.wgmma_commit()
     kd.wgmma_wait(0)
-    kd.copy(acc, view.partition_C(c.tile((m, n), (0, 0))))
+    kd.copy(acc, view.partition_C(c.tile((m, n), (block, 0))))
 
 
 @kd.kernel
@@ -134,6 +137,20 @@ def test_every_layout_of_16_bit_operands(execute: Executor, majors: str, swizzle
     a_major, b_major = majors.split()
     atom = kd.atoms.wgmma(64, kd.bf16, a_major=a_major, b_major=b_major)
     check(execute, atom, (256, 128, 128), swizzle)
+
+
+@pytest.mark.parametrize("swizzle", [128, 64, 32, 0])
+@pytest.mark.parametrize("majors", ["K K", "MN K", "K MN", "MN MN"])
+@pytest.mark.parametrize("blocks", [2, 4])
+def test_blocks_of_a_cluster(execute: Executor, blocks: int, majors: str, swizzle: int) -> None:
+    """Descriptors of every block of a cluster, whose shared addresses name the block."""
+    a_major, b_major = majors.split()
+    atom, shape = kd.atoms.wgmma(128, kd.f16, a_major=a_major, b_major=b_major), (128, 128, 64)
+    a, b, _ = matrices(atom, (blocks * 128, 128, 64))
+    c = np.zeros((blocks * 128, 128), atom.d.numpy)
+    statics = {"atom": atom, "shape": shape, "swizzle": swizzle}
+    _, _, got = execute(product, blocks, 256, a, b, c, cluster=blocks, **statics)
+    np.testing.assert_array_equal(got, expected(atom, a, b, c))
 
 
 @pytest.mark.parametrize("swizzle", [128, 64, 32, 0])

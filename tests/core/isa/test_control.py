@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
 from core.isa.warps import Bench, ptx_of
-from kdsl_core.dtypes import boolean, f16, f32, i32, u32
+from kdsl_core.dtypes import boolean, f16, f32, i16, i32, i64, u32
 from kdsl_core.errors import TypeMismatch, VerifyError
 from kdsl_core.ir import Block, Branch, Const, Exit, Jump, Op, Operand, flatten
 from kdsl_core.isa.barrier import FenceOp
@@ -136,6 +138,19 @@ def test_print() -> None:
     ((kind, template, arrays),) = bench.run().asked
     assert (kind, template) == ("print", "{} at {}: {} 100%")
     assert [array[0, 0] for array in arrays] == [1.5, -1, True]
+
+
+def test_printed_values_lie_where_c_puts_them() -> None:
+    """Each promoted value is aligned to its own size, without gaps between 32-bit ones."""
+    bench = Bench(1)
+    b = bench.b
+    values = tuple(b.var(dtype) for dtype in (i32, u32, f32, i16, i64, boolean))
+    print_line(b, "{} {} {} {} {} {}", values)
+    text = " ".join(ptx_of(bench.kernel.body))
+    assert "[36]" in text
+    stores = re.findall(r"st\.local\.(\w+) \[\w+\+(\d+)\]", text)
+    assert [kind for kind, _ in stores] == ["b32", "b32", "f64", "b32", "b64", "b32"]
+    assert [int(offset) for _, offset in stores] == [0, 4, 8, 16, 24, 32]
 
 
 def test_print_needs_matching_values() -> None:

@@ -172,3 +172,13 @@ def test_fma_float64() -> None:
     assert got[0] == -(e**2)
     assert got[1] == np.inf
     assert np.signbit(got[2])
+
+
+def test_fma_float64_of_infinities() -> None:
+    """A product of finite numbers is finite, however large; one of infinities is not."""
+    far = 1e300
+    a = np.array([far, -far, far, np.inf, np.inf, 0.0, 1.0])
+    b = np.array([far, far, far, 2.0, 0.0, np.inf, 1.0])
+    c = np.array([-np.inf, np.inf, np.inf, -np.inf, 1.0, 1.0, np.nan])
+    want = np.array([-np.inf, np.inf, np.inf, *[np.nan] * 4])
+    np.testing.assert_array_equal(fma(a, b, c), want)

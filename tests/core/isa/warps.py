@@ -105,8 +105,8 @@ class Warps:
                 self.memory[space][place] = np.frombuffer(new.tobytes(), np.uint8)
         return old
 
-    def shared_address(self, alloc: SharedAlloc) -> int:
-        return SHARED_BASE + alloc.offset
+    def shared_address(self, alloc: SharedAlloc) -> Array:
+        return np.full((1, 1), SHARED_BASE + alloc.offset, np.uint32)
 
     def cluster_address(self, address: Array, rank: Array) -> Array:
         return address + ((rank + np.uint32(1)) << np.uint32(24))

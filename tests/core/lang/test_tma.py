@@ -269,6 +269,21 @@ def test_boxes_start_at_whole_16_bytes() -> None:
     assert store.code == "K460"
 
 
+def test_stores_start_in_the_tensor() -> None:
+    """A store may not start before the tensor, along whichever mode; a load may."""
+    layout = Layout((8, 32), (32, 1))
+    x = kd.spec("f32", (64, 64))
+
+    def store(x: Any, coord: Any) -> None:
+        kd.tma_store(x, layout, (8, 32))(kd.smem(kd.f32, layout), coord)
+
+    for coord in ((-1, 0), (0, -4), (3, -4)):
+        error = refused(lambda x, coord=coord: store(x, coord))
+        assert error.code == "K462" and isinstance(error, LayoutError)
+        assert f"coordinates of 0 or more, got {min(coord)}" in str(error)
+    assert "{80, 90}" in views(lambda x: store(x, (90, 80))).ptx(x, target="sm_90a", block=32)
+
+
 def test_stores_have_whole_rows() -> None:
     """Rows that end inside of 16 bytes are loaded and not stored: what follows would be lost."""
     layout = Layout((8, 32), (32, 1))

@@ -47,6 +47,18 @@ def test_special_registers() -> None:
     np.testing.assert_array_equal(z, want)
 
 
+def test_shared_addresses_name_their_block() -> None:
+    """In a cluster the bits above a block's shared memory say whose it is, and only there."""
+    for size, ranks in ((2, {1, 2}), (1, {0})):
+        a = author((size, 1, 1), z="u32")
+        address = a.do("add", a.shared("s", 128), 4)
+        a.put("global", a.address("z", a.block, 4), address)
+        z = np.zeros(4, np.uint32)
+        assert found(a.run(4, z=z), checks=("oob",)) == []
+        assert set((z >> 24).tolist()) == ranks
+        assert len(set((z & 0xFFFFFF).tolist())) == 1
+
+
 def swap(*, before: bool = True, after: bool = True) -> Author:
     """Each block writes its rank and reads the other block's."""
     a = author(z="u32")

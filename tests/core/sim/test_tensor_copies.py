@@ -158,7 +158,7 @@ def test_innermost_coordinates(first: int, found: list[str]) -> None:
     bench = Bench(matrix(), box=(32, 16))
     bench.tma.tensor_load(HANDLE, [lanes(first), lanes(3)], TILE, lanes(BARRIER))
     assert bench.codes == found
-    bench.tma.tensor_store(HANDLE, [lanes(first), lanes(-3)], TILE, reduce=None)
+    bench.tma.tensor_store(HANDLE, [lanes(abs(first)), lanes(7)], TILE, reduce=None)
     assert bench.codes == found
 
 
@@ -322,6 +322,23 @@ def test_hazards(change: dict[str, int], code: str, words: str) -> None:
     bench.tma.bulk_load(TILE, lanes(bench.address), size, lanes(BARRIER))
     assert bench.codes == [code]
     assert words in bench.findings.hazards[0].message
+
+
+@pytest.mark.parametrize("reduce", [None, "add"])
+@pytest.mark.parametrize("start", [(-4, 0), (0, -1), (-8, 3)])
+def test_stores_start_in_the_tensor(start: tuple[int, int], reduce: str | None) -> None:
+    """A box that is written may hang over the ends, not over the beginnings."""
+    x = np.zeros((6, 16), np.float32)
+    bench = Bench(x, box=(8, 2))
+    where = [lanes(at) for at in start]
+    bench.tma.tensor_store(HANDLE, where, TILE, reduce=reduce)
+    assert bench.codes == ["oob"]
+    text = f"starts at ({start[0]}, {start[1]}), innermost first; only loads may start before"
+    assert text in bench.findings.hazards[0].message
+    bench = Bench(x, box=(8, 2))
+    bench.tma.tensor_store(HANDLE, [lanes(12), lanes(5)], TILE, reduce=reduce)
+    bench.tma.tensor_store(HANDLE, [lanes(16), lanes(9)], TILE, reduce=reduce)
+    assert bench.codes == []
 
 
 def test_types_of_maps_decide_reductions() -> None:

@@ -179,8 +179,11 @@ class Machine(Protocol):
         for threads whose addresses differ.
         """
 
-    def shared_address(self, alloc: SharedAlloc) -> int:
-        """Shared-window address of an allocation."""
+    def shared_address(self, alloc: SharedAlloc) -> Array:
+        """The u32 (1 or W, 1) shared-window address of an allocation in each warp's block.
+
+        In a cluster it names the block too: its bits from 24 on are no zeros.
+        """
 
     # -- asynchronous copies (cp.async) -----------------------------------------------------
     def async_copy(

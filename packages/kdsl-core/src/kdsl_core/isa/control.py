@@ -223,10 +223,11 @@ class PrintOp(Op):
         parts = [part.replace("%", "%%") for part in _PLACES.split(self.template)]
         text = "".join(a + b for a, b in zip(parts, [*formats, "\n"], strict=True))
         name = w.temp("b64")[1:]  # its number makes the names below unique
-        w.emit(f".local .align 8 .b8 values_{name}[{8 * max(len(self.values), 1)}]")
-        for index, value in enumerate(self.values):
-            bits, register = _promoted(w, value)
-            w.emit(f"st.local.{bits} [values_{name}+{8 * index}], {register}")
+        offsets, size = _packed([value.dtype for value in self.values])
+        w.emit(f".local .align 8 .b8 values_{name}[{max(size, 1)}]")
+        for offset, value in zip(offsets, self.values, strict=True):
+            kind, register = _promoted(w, value)
+            w.emit(f"st.local.{kind} [values_{name}+{offset}], {register}")
         template, values = w.temp("b64"), w.temp("b64")
         w.emit(f"cvta.global.u64 {template}, {w.string(text)}")
         w.emit(f"cvta.local.u64 {values}, values_{name}")
@@ -243,6 +244,16 @@ class PrintOp(Op):
 def _format(dtype: DType) -> str:
     conversion = _CONVERSIONS[dtype.reg][1]
     return conversion.replace("d", "u") if dtype.kind == "u" else conversion
+
+
+def _packed(dtypes: list[DType]) -> tuple[list[int], int]:
+    """Where `vprintf` looks for promoted values, each aligned to its own size, and the end."""
+    offsets, end = [], 0
+    for dtype in dtypes:
+        size = int(_CONVERSIONS[dtype.reg][0][1:]) // 8
+        offsets.append(-(-end // size) * size)
+        end = offsets[-1] + size
+    return offsets, end
 
 
 def _promoted(w: PtxWriter, value: Operand) -> tuple[str, str]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from kdsl_core.dtypes import DType, boolean, u32
 from kdsl_core.errors import TypeMismatch
 from kdsl_core.ir import (
@@ -228,7 +226,7 @@ class SharedAddressOp(Op):
         w.emit(f"mov.u32 {w.reg(self.dst)}, {w.shared_address(self.alloc)}")
 
     def simulate(self, m: Machine) -> None:
-        m.write(self.dst, np.full((1, 1), m.shared_address(self.alloc), np.uint32))
+        m.write(self.dst, m.shared_address(self.alloc))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -181,6 +181,8 @@ def _odd_float32(x: Array) -> Array:
 
 
 def _fma_rational(a: float, b: float, c: float) -> float:
+    if np.isinf(c) and np.isfinite([a, b]).all():
+        return c  # however large the product is
     plain = a * b + c
     if not np.isfinite([a, b, c]).all():
         return plain

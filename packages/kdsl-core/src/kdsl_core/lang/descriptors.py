@@ -27,6 +27,7 @@ from kdsl_core.loc import here
 _LEADING, _STRIDE, _CODE = 16, 32, 62  # first bits of the fields
 _UNIT_BITS = UNIT.bit_length() - 1
 _PERIOD_SPANS = 8
+_ADDRESSES = UNIT << 14  # the field's; above it, in a cluster, an address names its block
 
 
 def with_own_base(tensor: Tensor, major: str) -> Tensor:
@@ -84,7 +85,8 @@ def _base(tensor: Tensor, major: str) -> Operand:
     constant = code << _CODE
     constant |= (stride >> _UNIT_BITS) << _STRIDE | (leading >> _UNIT_BITS) << _LEADING
     b = builder()
-    units = arith.binary(b, "shr", engine.address, Const(dt.u32, _UNIT_BITS))
+    inside = arith.binary(b, "and", engine.address, Const(dt.u32, _ADDRESSES - 1))
+    units = arith.binary(b, "shr", inside, Const(dt.u32, _UNIT_BITS))
     return arith.binary(b, "or", convert.convert(b, units, dt.u64), Const(dt.u64, constant))
 
 

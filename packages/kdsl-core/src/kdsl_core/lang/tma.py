@@ -148,6 +148,7 @@ class TmaStore(TmaTile):
     ) -> None:
         """Start copying a shared tile to the tensor, its first element to `coord`.
 
+        The tile may hang over the ends of the tensor but not over its beginnings.
         `reduce` combines with what is there: "add", "min", "max", "and", "or", "xor", "inc", "dec".
 
         Threads: each that comes here starts a copy: let one. Memory: after writing shared memory
@@ -158,6 +159,7 @@ class TmaStore(TmaTile):
         whole = self._coordinates(coord)
         for start, place in self.boxes.starts:
             at = self._at(whole, start)
+            _check_corner(at)
             where = offset + place * self.dtype.bytes
             tma.store(builder(), self.map, at, address, where, reduce=reduce, policy=policy)
 
@@ -195,6 +197,23 @@ def tma_store_wait(pending: int, read: bool = True) -> None:
     With `read`, until their shared memory has been read; else until global memory is written.
     """
     tma.wait(builder(), pending, read)
+
+
+def _check_corner(at: tuple[Operand, ...]) -> None:
+    """The unit writes no box that starts before the tensor, though it reads such ones.
+
+    Source: CUDA C++ Programming Guide, "Asynchronous data copies using the Tensor Memory
+    Accelerator"; on an H200 it ends the kernel as an illegal instruction.
+    """
+    known = [operand.value for operand in at if isinstance(operand, Const)]
+    if any(value < 0 for value in known):
+        raise LayoutError(
+            f"a TMA store starts at coordinates of 0 or more, got {min(known)}: only loads may "
+            "start before the tensor",
+            code="K462",
+            loc=here(),
+            fix="start the tile at 0, or store what lies inside with kd.copy",
+        )
 
 
 def _check_row_ends(tensor: Tensor, inner: int) -> None:

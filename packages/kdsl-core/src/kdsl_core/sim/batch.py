@@ -11,7 +11,10 @@ from kdsl_core.sim.groups import LANES
 from kdsl_core.sim.no_clocks import NoClocks
 
 SHARED_BASE = 0x400  # not zero, so that a null shared address is found
-RANK_SHIFT = 24  # a cluster address holds the block's rank + 1 in its top byte
+# In a cluster, shared addresses name their block as well: on hardware by its rank in the top byte,
+# which is 0 for the first one; here by rank + 1, so that addresses without it can be told.
+RANK_SHIFT = 24
+IN_BLOCK = (1 << RANK_SHIFT) - 1
 _ALIGN = 128
 
 
@@ -107,6 +110,11 @@ class Batch:
         """(x, y, z) of the thread of a block with a linear number."""
         x, y, _ = self.block_dim
         return tid % x, tid // x % y, tid // (x * y)
+
+
+def in_block(address: Array, rank: Array | int) -> Array:
+    """The cluster addresses of the same places in blocks `rank`."""
+    return np.asarray((address & IN_BLOCK) | rank + 1 << RANK_SHIFT)
 
 
 def cluster_order(grid: tuple[int, int, int], cluster: tuple[int, int, int]) -> Array:

@@ -8,7 +8,6 @@ import numpy as np
 
 from kdsl_core.ir.protocols import Array
 from kdsl_core.sim.access import Access
-from kdsl_core.sim.batch import RANK_SHIFT
 from kdsl_core.sim.tensor_boxes import CHUNK
 
 
@@ -57,10 +56,3 @@ def run_pieces(amount: Array, outside: Array, shared: Array) -> Pieces:
     along = (np.arange(owner.size) - np.repeat(np.cumsum(chunks) - chunks, chunks)) * CHUNK
     everywhere = np.ones(owner.size, bool)
     return Pieces(CHUNK, owner, outside[owner] + along, shared[owner] + along, everywhere)
-
-
-def in_block(address: Array, rank: int | None) -> Array:
-    """The cluster address of the same place in block `rank`; None leaves it in its own."""
-    if rank is None:
-        return address
-    return (address & ((1 << RANK_SHIFT) - 1)) | (rank + 1) << RANK_SHIFT

@@ -11,7 +11,7 @@ from kdsl_core.dtypes import DType
 from kdsl_core.ir import SharedAlloc
 from kdsl_core.ir.protocols import Array
 from kdsl_core.sim.async_copies import AsyncCopies
-from kdsl_core.sim.batch import RANK_SHIFT, SHARED_BASE
+from kdsl_core.sim.batch import SHARED_BASE, in_block
 from kdsl_core.sim.machine_base import MachineBase
 from kdsl_core.sim.shadow import Flight
 
@@ -79,8 +79,11 @@ class MemoryPart(MachineBase):
 
         return access.spread(memory.atomic(access, dtype.numpy, for_threads)[:, None])[..., 0]
 
-    def shared_address(self, alloc: SharedAlloc) -> int:
-        return SHARED_BASE + alloc.offset
+    def shared_address(self, alloc: SharedAlloc) -> Array:
+        own = np.full((1, 1), SHARED_BASE + alloc.offset, np.uint32)
+        if self.batch.blocks_per_cluster == 1:
+            return own
+        return np.asarray(in_block(own, self.special("cluster_ctarank")), np.uint32)
 
     # -- asynchronous copies (cp.async) -----------------------------------------------------
     def async_copy(
@@ -115,4 +118,4 @@ class MemoryPart(MachineBase):
             size = self.batch.blocks_per_cluster
             text = f"asks for shared memory of a block beyond the {size} of its cluster"
             self.hazard("oob", text, where=bad)
-        return np.asarray(address + (rank + 1 << RANK_SHIFT)).astype(np.uint32)
+        return np.asarray(in_block(address, rank), np.uint32)

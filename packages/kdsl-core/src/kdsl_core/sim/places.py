@@ -7,7 +7,7 @@ from math import prod
 
 from kdsl_core.ir import Kernel, SharedAlloc
 from kdsl_core.layout import AnyLayout, ComposedLayout, inner_of, leaves, wrap
-from kdsl_core.sim.batch import RANK_SHIFT, SHARED_BASE
+from kdsl_core.sim.batch import IN_BLOCK, RANK_SHIFT, SHARED_BASE
 from kdsl_core.sim.memory import GlobalStore
 from kdsl_core.sim.parties import tuple_text
 
@@ -137,7 +137,7 @@ def _element(tensor: str, coordinate: tuple[int, ...]) -> str:
 def _split(address: int) -> tuple[int | None, int]:
     """The rank that a shared address names, if any, and the offset into the block's memory."""
     rank = address >> RANK_SHIFT
-    offset = (address & (1 << RANK_SHIFT) - 1) - SHARED_BASE
+    offset = (address & IN_BLOCK) - SHARED_BASE
     return (rank - 1 if rank else None), offset
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from kdsl_core.ir.protocols import Array
 from kdsl_core.sim.access import Access
-from kdsl_core.sim.batch import RANK_SHIFT, SHARED_BASE, Batch
+from kdsl_core.sim.batch import IN_BLOCK, RANK_SHIFT, SHARED_BASE, Batch
 from kdsl_core.sim.conflict_words import REFILLS
 from kdsl_core.sim.entries import Conflict, entry_thread
 from kdsl_core.sim.lifetimes import Lifetimes
@@ -18,7 +18,6 @@ from kdsl_core.sim.reporting import Reporter
 from kdsl_core.sim.shadow import Flight, SharedShadow
 
 WORD = 8  # bytes of an mbarrier
-_IN_BLOCK = (1 << RANK_SHIFT) - 1
 
 
 class SharedAccess:
@@ -41,7 +40,7 @@ class SharedAccess:
 
     def touch(self, access: Access) -> None:
         """Threads themselves are about to access shared memory, perhaps of other blocks."""
-        if self._lifetimes and int(access.address.max()) > _IN_BLOCK:
+        if self._lifetimes and int(access.address.max()) > IN_BLOCK:
             self._lifetimes.touch(access, self.block_of(access))
 
     def end(self, blocks: Array) -> None:
@@ -151,9 +150,9 @@ class SharedAccess:
         """Offsets into the batch's bytes, and which are allowed (None: all)."""
         batch, block = self._batch, None
         inside = access.address
-        if int(inside.max()) > _IN_BLOCK:
+        if int(inside.max()) > IN_BLOCK:
             block = self.block_of(access)
-            inside = inside & _IN_BLOCK
+            inside = inside & IN_BLOCK
         inside = inside - SHARED_BASE
         size, limit = access.size, batch.shared_bytes
         good = None

@@ -16,7 +16,8 @@ from kdsl_core.dtypes import DType
 from kdsl_core.ir import TensorMap
 from kdsl_core.ir.protocols import Array
 from kdsl_core.sim.access import Access, access_of
-from kdsl_core.sim.copy_pieces import Pieces, columns, flat, in_block, run_pieces
+from kdsl_core.sim.batch import in_block
+from kdsl_core.sim.copy_pieces import Pieces, columns, flat, run_pieces
 from kdsl_core.sim.counters import Counters
 from kdsl_core.sim.reductions import REDUCTIONS
 from kdsl_core.sim.reporting import Reporter
@@ -86,6 +87,7 @@ class TensorCopies:
         starts = columns(issue, coordinates)
         for known, at in self._by_map(issue, tensor_map):
             part = issue.take(at)
+            self._check_corners(known, part, starts[at])
             pieces = self._box_pieces(known, part, starts[at], None)
             amount = np.full(part.address.size, box_bytes(known.shape))
             self._count(f"tma_{'reduce' if reduce else 'store'}", pieces, amount, issue.pc)
@@ -197,6 +199,19 @@ class TensorCopies:
         parts = (part.reshape(-1) for part in (cut.source, shared, cut.inside))
         return Pieces(cut.size, owner, *parts)
 
+    def _check_corners(self, known: TensorMap, issue: Access, starts: Array) -> None:
+        """Report boxes to be written, starts (L, rank), that begin before the tensor."""
+        before = (starts < 0).any(axis=1)
+        if before.any():
+            at = int(before.argmax())
+            place = ", ".join(map(str, starts[at].tolist()))
+            self._report(
+                "oob", issue, at,
+                f"stores a box of {known.tensor} that starts at ({place}), innermost first; only "
+                "loads may start before the tensor",
+                "start the box at coordinates of 0 or more, or write its elements by kd.copy",
+            )  # fmt: skip
+
     def _whole_lines(self, known: TensorMap, issue: Access, starts: Array) -> Array:
         """Starts (L, rank) of boxes, the innermost rounded down to whole chunks; reports others."""
         step = CHUNK // known.shape.dtype.bytes
@@ -244,8 +259,10 @@ class TensorCopies:
             chosen = which[pieces.owner]
             if not chosen.any():
                 continue
-            part, there = pieces.take(chosen), in_block(barrier, rank)
-            to = part.access(issue, in_block(part.shared, rank))
+            part, there = pieces.take(chosen), barrier
+            to = part.access(issue, part.shared)
+            if rank is not None:
+                there, to = in_block(there, rank), replace(to, address=in_block(to.address, rank))
             self._transfers.receive(to, data[chosen], there[part.owner])
             at = replace(issue, address=there, size=8).take(which)
             self._transfers.complete(at, amount[which])

@@ -129,7 +129,7 @@ class Sm90Family:
             *gemm.sizes, gemm.dtype, gemm.output.dtype,
             device=chip.name, multiprocessors=chip.multiprocessors, tail=bool(gemm.tail.steps),
         )  # fmt: skip
-        return replace(plan, config=_safe(plan, gemm))
+        return replace(plan, config=_with_room(plan.config, gemm))
 
 
 class Addressable(Preparation):
@@ -159,17 +159,9 @@ def _in_order(gemm: Gemm, plan: Sm90Plan) -> tuple[Operand, Operand]:
     return (gemm.b, gemm.a) if plan.swap else (gemm.a, gemm.b)
 
 
-def _safe(plan: Sm90Plan, gemm: Gemm) -> Sm90Config:
-    """The plan's configuration, or one that the H200 was seen to compute right with such a tail.
-
-    Sharing an operand in a cluster gave wrong results there where it was contiguous along M or N,
-    or where threads also took registers for their tail (docs/facts.md): neither is chosen.
-    """
-    config = plan.config
-    along_k = all(read.strides.index(1) == 1 for read in (gemm.a, gemm.b))
+def _with_room(config: Sm90Config, gemm: Gemm) -> Sm90Config:
+    """The plan's configuration, or one whose threads have registers for matrices of the tail."""
     reads_matrix = any(0 not in extra.strides for extra in gemm.extras)
-    if reads_matrix or not along_k:
-        config = replace(config, cluster=(1, 1))
     if not (reads_matrix and _fills_threads(config)):
         return config
     by_rows = (128, 128, config.tile[2])
