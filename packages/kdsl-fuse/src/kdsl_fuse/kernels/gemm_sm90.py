@@ -63,11 +63,11 @@ def gemm_sm90(
         out.init()
         kd.fence_mbarrier_init()
     sync_blocks(config)
-    kd.wait_for_dependencies()  # nothing was read or written so far
-    kd.launch_dependents()
     if group.number == config.consumers:
         produce(config, load_a, load_b, ring, work)
     else:
+        kd.wait_for_dependencies()  # nothing was read or written so far
+        kd.launch_dependents()
         consume(config, mma, load_a.shared, load_b.shared, ring, work, group, out)
     if config.blocks_together > 1:  # nobody may still write to a block that has ended
         kd.cluster_sync()
@@ -93,14 +93,21 @@ def produce(config, load_a, load_b, ring, work):
 @kd.func
 def fill_ring(load_a, load_b, ring, work):
     """Copy the tiles of all work items to the ring, in their order."""
+
+    def copy(tile):
+        for k in kd.range(tile.k_begin, tile.k_end):
+            stage, full = ring.acquire()
+            load_a.load(stage, tile.m, k, tile.batch, full)
+            load_b.load(stage, tile.n, k, tile.batch, full)
+            ring.advance()
+
+    first = work.at(work.first)  # known by the time that the launch ahead has ended
+    kd.wait_for_dependencies()
     if kd.elect_one():
-        for item in kd.range(work.first, work.total, work.step):
-            tile = work.at(item)
-            for k in kd.range(tile.k_begin, tile.k_end):
-                stage, full = ring.acquire()
-                load_a.load(stage, tile.m, k, tile.batch, full)
-                load_b.load(stage, tile.n, k, tile.batch, full)
-                ring.advance()
+        if work.first < work.total:
+            copy(first)
+        for item in kd.range(work.first + work.step, work.total, work.step):
+            copy(work.at(item))
         ring.drain()
 
 
