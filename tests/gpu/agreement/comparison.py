@@ -21,8 +21,7 @@ class Outcome:
     """One line of the table of agreement, or the sum of several of one family.
 
     `differ` counts results with other bits, but for NaN against NaN of another payload, which
-    `payloads` counts. `used` is the largest share of its bound that an approximation needs, `shown`
-    some of what differs.
+    `payloads` counts; `shown` is some of what differs.
     """
 
     family: str
@@ -30,7 +29,6 @@ class Outcome:
     lanes: int = 0
     differ: int = 0
     payloads: int = 0
-    used: float = 0.0
     shown: tuple[str, ...] = ()
 
     def __add__(self, other: Outcome) -> Outcome:
@@ -40,7 +38,6 @@ class Outcome:
             self.lanes + other.lanes,
             self.differ + other.differ,
             self.payloads + other.payloads,
-            max(self.used, other.used),
             (*self.shown, *other.shown)[:MOST_SHOWN],
         )
 
@@ -80,7 +77,7 @@ def compared(family: str, case: str, expected: Array, got: Array, dtype: DType) 
         at = int(np.flatnonzero(wrong)[0])
         pair = f"{bits(expected)[at]:#x}, got {bits(got)[at]:#x}"
         shown = (f"{case}: {wrong.sum()} of {wrong.size}, at {at} expected {pair}",)
-    return Outcome(family, 1, wrong.size, int(wrong.sum()), int(payloads.sum()), 0.0, shown)
+    return Outcome(family, 1, wrong.size, int(wrong.sum()), int(payloads.sum()), shown)
 
 
 def bits(values: Array) -> Array:
