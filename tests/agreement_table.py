@@ -45,13 +45,11 @@ class Table:
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Show the table."""
-        terminalreporter.write_line(
-            "family                cases       lanes  differ  payloads  bound used"
-        )
+        terminalreporter.write_line("family                cases       lanes  differ  payloads")
         for row in summed(self.outcomes):
             terminalreporter.write_line(
                 f"{row.family:<20} {row.cases:>6} {row.lanes:>11,} {row.differ:>7}"
-                f" {row.payloads:>9} {row.used:>11.0%}"
+                f" {row.payloads:>9}"
             )
 
 

@@ -68,10 +68,9 @@ def execute(request: pytest.FixtureRequest) -> Executor:
     """Runs kernels in the simulator; once more, where there is a GPU, on both."""
     family = request.path.stem.removeprefix("test_").removesuffix("_gpu")
 
-    def noted(simulated: Array, measured: Array, exact: bool) -> None:
+    def noted(simulated: Array, measured: Array) -> None:
         dtype, name = dtype_of(simulated.dtype), request.node.name
-        which = family if exact else f"{family}, approximate"
-        note(request, [compared(which, name, simulated, measured, dtype)])
+        note(request, [compared(family, name, simulated, measured, dtype)])
 
     return Executor(gpu=request.param == "gpu", note=noted)
 

@@ -1,4 +1,4 @@
-"""Records what NaN become in conversions whose model does not give the hardware's bits yet.
+"""Records what NaN become in conversions to narrower types.
 
     python3 benchmarks/gpu/record_nans.py --out nans.npz
     python3 benchmarks/gpu/record_nans.py --check nans.npz

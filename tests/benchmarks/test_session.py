@@ -180,7 +180,7 @@ def test_a_session_in_the_simulator(tools: Any, tmp_path: Path, capsys: Any) -> 
 def test_agreement_is_shown_with_its_tests(tools: Any, tmp_path: Path, capsys: Any) -> None:
     """Rows of all files are in one table, and those that differ are shown at the end."""
     session = tools.session.Session(tmp_path / "out", tmp_path / "work", {})
-    row = {"family": "mma", "cases": 1, "lanes": 9, "differ": 2, "payloads": 1, "used": 0}
+    row = {"family": "mma", "cases": 1, "lanes": 9, "differ": 2, "payloads": 1}
     (session.logs / "gpu_test_a.agreement.json").write_text(json.dumps([row]))
     (session.logs / "gpu_test_b.agreement.json").write_text("[")
     session.show()

@@ -16,7 +16,6 @@ import pytest
 import kdsl_core as kd
 from execution import Executor
 from gpu import test_clusters_gpu, test_instructions_gpu, test_tma_gpu, test_warp_groups_gpu
-from gpu.agreement.bounds import within_bounds
 from gpu.agreement.cases import CASES
 from gpu.agreement.comparison import Outcome, compared, note, summed
 from gpu.agreement.programs import Runner, gpu, simulator
@@ -67,12 +66,9 @@ def outcomes_of(some: list[Row], lanes: int, runner: Runner) -> Iterable[Outcome
     everything = Everything(some, lanes)
     arrays = {"input": everything.input, "output": everything.output}
     runner(everything.kernel, everything.grid, arrays)
-    for row, operands, expected, got in everything.results():
-        if row.approximate:
-            yield within_bounds(row.family, row.approximate, operands[0], expected, got)
-        else:
-            kind = boolean if row.moves else row.result
-            yield compared(row.family, row.name, expected, got, kind)
+    for row, expected, got in everything.results():
+        kind = boolean if row.moves else row.result
+        yield compared(row.family, row.name, expected, got, kind)
 
 
 @BY_BOTH

@@ -22,8 +22,7 @@ class Outcome:
     """One line of the table of agreement, or the sum of several of one family.
 
     `differ` counts results with other bits, but for NaN against NaN of another payload, which
-    `payloads` counts. `used` is the largest share of its bound that an approximation needs, `shown`
-    some of what differs, `payloads_shown` some of those NaN.
+    `payloads` counts; `shown` is some of what differs, `payloads_shown` some of those NaN.
     """
 
     family: str
@@ -31,7 +30,6 @@ class Outcome:
     lanes: int = 0
     differ: int = 0
     payloads: int = 0
-    used: float = 0.0
     shown: tuple[str, ...] = ()
     payloads_shown: tuple[str, ...] = ()
 
@@ -42,7 +40,6 @@ class Outcome:
             self.lanes + other.lanes,
             self.differ + other.differ,
             self.payloads + other.payloads,
-            max(self.used, other.used),
             (*self.shown, *other.shown)[:MOST_SHOWN],
             (*self.payloads_shown, *other.payloads_shown)[:MOST_SHOWN],
         )
@@ -83,7 +80,7 @@ def compared(family: str, case: str, expected: Array, got: Array, dtype: DType) 
         for where in (wrong, payloads)
     )
     counts = wrong.size, int(wrong.sum()), int(payloads.sum())
-    return Outcome(family, 1, *counts, 0.0, shown, payloads_shown)
+    return Outcome(family, 1, *counts, shown, payloads_shown)
 
 
 def _example(case: str, expected: Array, got: Array, where: Array) -> str:

@@ -52,8 +52,7 @@ CELL = 8  # bytes that each value takes in memory
 class Row:
     """One thing to compute: operand types, how it is built, what it must give.
 
-    `divides` says that lanes whose second operand is 0 give nothing defined; `approximate` names
-    the function of which only a bound is known.
+    `divides` says that lanes whose second operand is 0 give nothing defined.
     """
 
     family: str
@@ -63,7 +62,6 @@ class Row:
     build: Any
     expected: Any
     divides: bool = False
-    approximate: str = ""
 
     @property
     def moves(self) -> bool:
@@ -92,9 +90,7 @@ def of_instruction(family: str, row: Instruction) -> Row:
         return b.append(op).d
 
     divides = row.undefined is not None and row.name in ("div", "rem")
-    short = row.name.removesuffix("_approx")
-    approximate = short if short != row.name else ""
-    return Row(family, repr(row), row.operands, row.result, build, row.run, divides, approximate)
+    return Row(family, repr(row), row.operands, row.result, build, row.run, divides)
 
 
 def of_builder(family: str, name: str, operands: tuple[DType, ...], build: Any) -> Row:
@@ -239,8 +235,8 @@ class Everything:
         (loaded,) = load(b, "global", read, stored, offset=place * self.lanes * CELL)
         return convert(b, loaded, boolean) if dtype is boolean else loaded
 
-    def results(self) -> Iterator[tuple[Row, tuple[Array, ...], Array, Array]]:
-        """(row, operands, expected, got) for each row, of the lanes whose result is defined."""
+    def results(self) -> Iterator[tuple[Row, Array, Array]]:
+        """(row, expected, got) for each row, of the lanes whose result is defined."""
         for cells, row in zip(self.output, self.rows, strict=True):
             given = [self.operands[dtype, i] for i, dtype in enumerate(row.operands)]
             with np.errstate(all="ignore"):
@@ -248,5 +244,4 @@ class Everything:
             raw = np.ascontiguousarray(cells[:, : row.result.bytes])
             got = raw.view(row.result.numpy)[:, 0]
             defined = given[1] != 0 if row.divides else slice(None)
-            operands = tuple(values[defined] for values in given)
-            yield row, operands, expected[defined], got[defined]
+            yield row, expected[defined], got[defined]

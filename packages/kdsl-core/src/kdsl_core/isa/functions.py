@@ -8,27 +8,22 @@ import numpy as np
 
 from kdsl_core.dtypes import DType, f16, f32, f64
 from kdsl_core.ir import Array, Builder, Operand
-from kdsl_core.isa import rounding
+from kdsl_core.isa import multifunction, rounding
 from kdsl_core.isa.instruction import Instruction, InstructionOp, issue
 
 
 class FunctionOp(InstructionOp):
     """A function of one float that the hardware has as an instruction.
 
-    Those named "…_approx" are simulated by the correctly rounded result; the hardware differs from
-    it by at most: exp2 2 ulp; log2 2^-22 absolute within [0.5, 2] and 2^-22 relative elsewhere;
-    rsqrt 2^-22.9, sqrt 2^-23, rcp 1 ulp, tanh 2^-11 relative; sin and cos 2^-20.5 absolute within
-    [−π, π], and worse with the size of the argument beyond.
+    Those named "…_approx" give the bits of an H200 (`multifunction.py`). PTX allows them to differ
+    from the real function by: exp2 2 ulp; log2 2^-22 absolute within [0.5, 2] and 2^-22 relative
+    elsewhere; rsqrt 2^-22.9, sqrt 2^-23, rcp 1 ulp, tanh 2^-11 relative; sin and cos 2^-20.5
+    absolute within [−π, π], and worse with the size of the argument beyond.
 
     Source: PTX ISA 9.0, pages of `ex2`, `lg2`, `rsqrt`, `sqrt`, `rcp`, `tanh`, `sin`, `cos`.
     """
 
     FAMILY = "math"
-
-
-def _in_double(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
-    """A function of f32, computed in f64 and rounded."""
-    return lambda x: rounding.to_nearest(function(x.astype(np.float64)), np.float32)
 
 
 def _keep_type(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
@@ -40,14 +35,14 @@ def _reciprocal(x: Array) -> Array:
 
 
 APPROX: dict[str, tuple[str, Callable[[Array], Array]]] = {
-    "exp2": ("ex2", np.exp2),
-    "log2": ("lg2", np.log2),
-    "rsqrt": ("rsqrt", lambda x: _reciprocal(np.sqrt(x))),
-    "sqrt": ("sqrt", np.sqrt),
-    "rcp": ("rcp", _reciprocal),
-    "tanh": ("tanh", np.tanh),
-    "sin": ("sin", np.sin),
-    "cos": ("cos", np.cos),
+    "exp2": ("ex2", multifunction.ex2),
+    "log2": ("lg2", multifunction.lg2),
+    "rsqrt": ("rsqrt", multifunction.rsqrt),
+    "sqrt": ("sqrt", multifunction.sqrt),
+    "rcp": ("rcp", multifunction.rcp),
+    "tanh": ("tanh", multifunction.tanh),
+    "sin": ("sin", multifunction.sin),
+    "cos": ("cos", multifunction.cos),
 }
 INTEGRAL: dict[str, tuple[str, Callable[[Array], Array]]] = {
     "floor": ("rmi", np.floor),
@@ -60,7 +55,7 @@ INTEGRAL: dict[str, tuple[str, Callable[[Array], Array]]] = {
 def _rows() -> Iterator[Instruction]:
     for name, (opcode, function) in APPROX.items():
         text = f"{opcode}.approx.f32 {{d}}, {{a}}"
-        yield Instruction(f"{name}_approx", (f32,), f32, text, _in_double(function))
+        yield Instruction(f"{name}_approx", (f32,), f32, text, function)
     for t in (f32, f64):
         yield Instruction("sqrt", (t,), t, f"sqrt.rn.{t.ptx} {{d}}, {{a}}", _keep_type(np.sqrt))
         yield Instruction("rcp", (t,), t, f"rcp.rn.{t.ptx} {{d}}, {{a}}", _keep_type(_reciprocal))

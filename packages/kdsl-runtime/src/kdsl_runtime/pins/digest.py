@@ -1,9 +1,7 @@
 """What a kernel computes, as one hash: a run in the simulator on numbers that are always the same.
 
-The simulator's tensor cores are bit-exact, its accurate functions round exactly, and threads of
-NumPy's libraries take no part in rounding. So the hash depends on the kernel and on kdsl. One thing
-is left to the machine: the hardware's approximate functions are NumPy's f64 ones rounded to f32,
-where two libraries give different bits about once in 2^28 results.
+The simulator's tensor cores and approximate functions are bit-exact, its accurate functions round
+exactly, and mathematical libraries take no part. So the hash depends on the kernel and on kdsl.
 """
 
 from __future__ import annotations
