@@ -148,8 +148,8 @@ def test_differences_are_told(tmp_path: Path) -> None:
     assert "global_load_sectors" in text and "1,128" in text
     (case,) = result["cases"]
     verdicts = {tuple(row["names"]): row["verdict"] for row in case["totals"]}
-    assert verdicts["global_load_requests",] == "equal"
-    assert verdicts["global_load_sectors",] == "differs"
+    assert verdicts["global_load_requests", "async_copy_requests"] == "equal"
+    assert verdicts["global_load_sectors", "async_copy_sectors"] == "differs"
     assert verdicts["instructions",] == "estimate"
     assert verdicts["global_store_sectors",] == "not measured"
     sectors = [row for row in case["lines"] if row["column"] == "L2 Theoretical Sectors Global"]
