@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import linecache
 import inspect
 import json
+import linecache
 from typing import Any
 
 import ml_dtypes

@@ -96,8 +96,7 @@ class AtomicOp(Op):
     @property
     def adds_one(self) -> bool:
         """Whether it adds the constant 1 to 32 unsigned bits."""
-        value = self.value
-        return self.op == "add" and isinstance(value, Const) and (value.dtype, value.value) == (u32, 1)
+        return self.op == "add" and isinstance(self.value, Const) and self.value == Const(u32, 1)
 
     def verify(self) -> None:
         expect_address(self, self.space, self.address)
