@@ -15,6 +15,7 @@ import kdsl_core as kd
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 THREADS = 256
+GROUP = 128  # threads of a warp group
 
 
 @dataclass(frozen=True)
@@ -70,13 +71,24 @@ def shared_vectors(y: kd.Tensor["f32", "n"], width: kd.Static, step: kd.Static, 
 
 
 @kd.kernel
-def counts(x: kd.Tensor["u32", "n"], bins: kd.Tensor["u32", "m"]):
+def wide_loads(x: kd.Tensor["f32", "n"], y: kd.Tensor["f32", "n"], spread: kd.Static):
+    """Each lane reads 16 bytes: all the same, or each quarter of a warp some of every line."""
+    t = kd.thread_idx()[0]
+    four = kd.Layout(4)
+    held = kd.rmem(kd.f32, four)
+    kd.copy(x.with_layout(four, (t % 4 * 8 + t // 4) * 4 if spread else t // 32 * 4), held)
+    kd.copy(held, y.with_layout(four, t * 4))
+
+
+@kd.kernel
+def counts(x: kd.Tensor["u32", "n"], bins: kd.Tensor["u32", "m"], weighted: kd.Static):
     """A histogram: atomics in shared memory, then in global memory."""
     t = kd.thread_idx()[0]
     own = kd.smem(kd.u32, THREADS)
     own[t] = 0
     kd.sync_threads()
-    kd.atomic_add(own, x[kd.block_idx()[0] * THREADS + t], 1)
+    key = x[kd.block_idx()[0] * THREADS + t]
+    kd.atomic_add(own, key, key if weighted else 1)
     kd.sync_threads()
     kd.atomic_add(bins, t, own[t])
 
@@ -92,6 +104,33 @@ def neighbours(x: kd.Tensor["f32", "b t"], y: kd.Tensor["f32", "b t"]):
     kd.peer(given, following)[t] = kd.peer(own, following)[THREADS - 1 - t]
     kd.cluster_sync()
     y[block, t] = given[t]
+
+
+@kd.kernel
+def multiplies(c: kd.Tensor["f32", "m n"], width: kd.Static, major: kd.Static, a_from: kd.Static):
+    """One warp group's products of 64 × `width` × 64 ones, by wgmma."""
+    t = kd.thread_rank()
+    a = kd.smem(kd.bf16, kd.atoms.shared_operand(kd.bf16, (64, 64), major=major))[..., 0]
+    b = kd.smem(kd.bf16, kd.atoms.shared_operand(kd.bf16, (width, 64), major=major))[..., 0]
+    for tile, rows in ((a, 64), (b, width)):
+        for i in kd.range(rows * 64 // GROUP):
+            tile[(i * GROUP + t) // 64, (i * GROUP + t) % 64] = 1.0
+    kd.fence_proxy_async()
+    kd.sync_threads()
+    majors = {"a_major": "K" if a_from == "registers" else major, "b_major": major}
+    mma = kd.tiled_mma(kd.atoms.wgmma(width, kd.bf16, a_from=a_from, **majors))
+    part = mma.get_slice(t)
+    acc = mma.make_fragment_C((64, width)).fill(0.0)
+    left = part.partition_A(a)
+    if a_from == "registers":
+        left = mma.make_fragment_A((64, 64)).fill(1.0)
+    kd.wgmma_fence()
+    kd.gemm(mma, left, part.partition_B(b), acc)
+    kd.wgmma_commit()
+    kd.wgmma_wait(0)
+    place = part.partition_C(kd.identity_tensor((64, width)))
+    for i in range(kd.size(acc)):
+        c[place[i]] = acc[i]
 
 
 def floats(*shape: int, dtype: Any = np.float32) -> Any:
@@ -139,10 +178,23 @@ def softmax() -> Case:
     return Case(example("softmax").softmax, 4, 128, (x, np.zeros_like(x)))
 
 
-def histogram() -> Case:
-    """Atomics with and without lanes that meet."""
+def wide(spread: bool) -> Case:
+    """Vectors of 16 bytes in global memory that are not in the order of the lanes."""
+    x = floats(128)
+    return Case(wide_loads, 1, 32, (x, np.zeros_like(x)), {"spread": spread})
+
+
+def histogram(weighted: bool) -> Case:
+    """Atomics with and without lanes that meet; `weighted` adds other numbers than 1."""
     x = np.random.default_rng(0).integers(0, THREADS, 4 * THREADS).astype(np.uint32)
-    return Case(counts, 4, THREADS, (x, np.zeros(THREADS, np.uint32)))
+    bins = np.zeros(THREADS, np.uint32)
+    return Case(counts, 4, THREADS, (x, bins), {"weighted": weighted})
+
+
+def wgmma(width: int, major: str, a_from: str) -> Case:
+    """What wgmma reads of shared memory."""
+    statics = {"width": width, "major": major, "a_from": a_from}
+    return Case(multiplies, 1, GROUP, (np.zeros((64, width), np.float32),), statics)
 
 
 def gemm_sm80() -> Case:
@@ -184,8 +236,20 @@ CASES: dict[str, Callable[[], Case]] = {
     "gemm_sm80": gemm_sm80,
     "gemm_sm90": gemm_sm90,
     "softmax": softmax,
-    "histogram": histogram,
+    "histogram": lambda: histogram(False),
+    "histogram_weighted": lambda: histogram(True),
     "cluster": cluster,
+    "wide_loads_of_one": lambda: wide(False),
+    "wide_loads_spread": lambda: wide(True),
+    **{
+        f"wgmma_{width}_{major}_{a_from}": lambda w=width, m=major, a=a_from: wgmma(w, m, a)
+        for width, major, a_from in (
+            (8, "K", "shared"),
+            (256, "K", "shared"),
+            (64, "K", "registers"),
+            (128, "MN", "shared"),
+        )
+    },
     **{
         f"vectors_{width * 4}_step{step}_group{group}": lambda w=width, s=step, g=group: vectors(
             w, s, g

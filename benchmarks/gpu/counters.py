@@ -106,7 +106,7 @@ def totals(profile: kd.sim.Profile, measured: dict[str, float]) -> list[dict[str
         values = [measured[name] for name in metric.ncu if name in measured]
         theirs = sum(values) if len(values) == len(metric.ncu) else None
         if ours or theirs:
-            word = verdict(metric.exact, ours, theirs)
+            word = verdict(metric.binds(profile.totals), ours, theirs)
             found.append({"names": metric.names, "ncu": metric.ncu, "ours": ours, "theirs": theirs,
                           "verdict": word, "why": metric.why})  # fmt: skip
     return found
@@ -120,12 +120,13 @@ def by_line(profile: kd.sim.Profile, measured: ncu_csv.LineCounts) -> list[dict[
     found = []
     for metric in kd.sim.METRICS:
         for place in sorted({*ours, *measured}) if metric.page else ():
-            mine = sum(getattr(ours[place], n) for n in metric.names) if place in ours else 0.0
+            counts = ours[place].counts if place in ours else {}
+            mine = sum(counts.get(name, 0.0) for name in metric.names)
             theirs = measured.get(place, {}).get(metric.page, 0.0)
             if mine or theirs:
                 found.append({"file": place[0], "line": place[1], "column": metric.page,
                               "ours": mine, "theirs": theirs,
-                              "verdict": verdict(metric.exact, mine, theirs)})  # fmt: skip
+                              "verdict": verdict(metric.binds(counts), mine, theirs)})  # fmt: skip
     return found
 
 

@@ -10,16 +10,18 @@ import pytest
 
 from core.sim.author import Author
 from house.census import ROOT
-from kdsl_core.dtypes import u32
+from kdsl_core.dtypes import i32, u32
+from kdsl_core.ir import Const
 from kdsl_core.ir.cost import Cost
-from kdsl_core.isa import atomic, memory
+from kdsl_core.isa import atomic, matrix_copy, memory
 from kdsl_core.isa.async_copy import cp_async, cp_async_commit, cp_async_wait
 from kdsl_core.isa.barrier import barrier_sync
 from kdsl_core.isa.special import special
 from kdsl_core.ptx.costs import PIPES
 from kdsl_core.sim import METRICS
 from kdsl_core.sim.footprint import Footprint
-from kdsl_core.sim.traffic import count_sectors, count_wavefronts
+from kdsl_core.sim.metrics import Metric
+from kdsl_core.sim.traffic import count_sectors, count_tag_requests, count_wavefronts
 
 PIPES_OF_COSTS = {*PIPES.values(), "fp64", "tensor_op_imma"}
 LANE = np.arange(32, dtype=np.int64)[None, :]
@@ -74,6 +76,26 @@ def test_wavefronts_of_random_bytes_and_masks() -> None:
 def test_sectors(address: Any, size: int, want: tuple[int, int, int, int]) -> None:
     """(requests, sectors, least sectors, bytes) of typical patterns."""
     assert count_sectors(address, None, size) == want
+
+
+@pytest.mark.parametrize(
+    ("address", "size", "want"),
+    [
+        (LANE * 4, 4, 1),
+        (LANE * 4 + 64, 4, 2),
+        (LANE * 12, 4, 3),
+        (LANE * 16, 16, 4),
+        (LANE * 0, 16, 1),
+        (LANE * 128, 4, 32),
+        (np.concatenate([LANE * 4, LANE * 8]), 4, 1 + 2),
+    ],
+)
+def test_tag_requests(address: Any, size: int, want: int) -> None:
+    """Each warp has one for each line of 128 bytes that it touches, however often."""
+    assert count_tag_requests(address, None, size) == want
+    first = np.zeros(address.shape, bool)
+    first[:, 0] = True
+    assert count_tag_requests(address, first, size) == len(address)
 
 
 def transpose(pitch: int) -> Author:
@@ -137,19 +159,67 @@ def test_kinds_of_access_are_apart() -> None:
     one |= {"global_load_sectors": 8, "global_store_sectors": 8, "global_atomic_sectors": 2}
     one |= {"shared_load_wavefronts": 2, "shared_store_wavefronts": 2}
     assert {name: found[name] for name in one} == one
-    assert found["requests"] == 6 and found["sectors"] == 18
+    assert found["requests"] == found["tag_requests"] == 6 and found["sectors"] == 18
     assert found["wavefronts"] == 4 + found["shared_atomic_wavefronts"]
 
 
-def test_lanes_update_one_word_in_turn() -> None:
+def atomics(op: str, value: Any, *, step: int = 0, read: bool = False) -> dict[str, float]:
+    """The counters of a warp whose lanes update words that lie `step` apart; None is the lane."""
+    a = Author(32, z="u32")
+    address = a.word(a.shared("s", 512), a.do("mul", a.tid, step))
+    old = atomic.atomic(a.b, "shared", address, op, a.tid if value is None else value)
+    if read:
+        a.put("global", a.address("z", a.tid, 4), old)
+    return totals_of(a, z=np.zeros(32, np.uint32))
+
+
+@pytest.mark.parametrize(("step", "passes"), [(0, 32), (1, 1), (2, 2)])
+def test_lanes_update_one_word_in_turn(step: int, passes: int) -> None:
     """Atomics on one word take a pass for each lane, on words of their own one for all."""
-    for step, passes in ((0, 32), (1, 1), (2, 2)):
-        a = Author(32)
-        s = a.shared("s", 512)
-        atomic.reduce(a.b, "shared", a.word(s, a.do("mul", a.tid, step)), "add", a.tid)
-        found = totals_of(a)
-        assert found["shared_atomic_wavefronts"] == passes
-        assert found["shared_atomic_ideal_wavefronts"] == 1
+    found = atomics("add", None, step=step)
+    assert found["shared_atomic_wavefronts"] == passes
+    assert found["shared_atomic_ideal_wavefronts"] == 1
+
+
+@pytest.mark.parametrize(
+    ("op", "value", "read", "passes"),
+    [
+        ("add", Const(u32, 1), False, 1),
+        ("add", Const(u32, 1), True, 32),
+        ("add", Const(u32, 2), False, 32),
+        ("add", Const(i32, 1), False, 32),
+        ("or", Const(u32, 1), False, 32),
+    ],
+)
+def test_lanes_that_are_counted(op: str, value: Const, read: bool, passes: int) -> None:
+    """Where 1 is added to u32 and nobody reads the result, an instruction counts the lanes."""
+    assert atomics(op, value, read=read)["shared_atomic_wavefronts"] == passes
+
+
+def test_atomics_have_a_line() -> None:
+    """That of the author, although "op" is the name of a field of theirs."""
+    a = Author(32, x="u32")
+    atomic.reduce(a.b, "global", a.pointers["x"], "max", a.tid)
+    (row,) = [
+        row
+        for row in a.run(x=np.zeros(1, np.uint32))(checks=()).profile.lines
+        if row.global_atomic_requests
+    ]
+    assert row.file == __file__ and row.line > 0
+
+
+def test_matrix_copies_are_apart() -> None:
+    """`ldmatrix` and `stmatrix` count as such: a wavefront for each matrix without conflicts."""
+    a = Author(32)
+    s = a.shared("s", 512)
+    row = a.word(s, a.tid, 16)
+    registers = tuple(a.b.value(u32) for _ in range(4))
+    matrix_copy.stmatrix(a.b, row, (a.tid,) * 4)
+    matrix_copy.ldmatrix(a.b, row, registers)
+    found = totals_of(a)
+    for name in ("ldmatrix", "stmatrix"):
+        assert found[f"{name}_wavefronts"] == found[f"{name}_ideal_wavefronts"] == 4
+    assert found["wavefronts"] == 8 and not any(name.startswith("shared") for name in found)
 
 
 def test_asynchronous_copies_are_apart() -> None:
@@ -160,8 +230,8 @@ def test_asynchronous_copies_are_apart() -> None:
     cp_async_commit(a.b)
     cp_async_wait(a.b, 0)
     found = totals_of(a, x=np.zeros(128, np.uint32))
-    names = ("requests", "sectors", "bytes", "wavefronts", "ideal_wavefronts")
-    assert [found[f"async_copy_{name}"] for name in names] == [1, 16, 512, 4, 4]
+    names = ("requests", "tag_requests", "sectors", "bytes", "wavefronts", "ideal_wavefronts")
+    assert [found[f"async_copy_{name}"] for name in names] == [1, 4, 16, 512, 4, 4]
     assert not any(name.startswith(("global", "shared")) for name in found)
 
 
@@ -243,6 +313,14 @@ def test_metrics_name_counters_that_exist() -> None:
         assert metric.exact or metric.why
     every = [metric.ncu for metric in METRICS]
     assert len(set(every)) == len(every)
+
+
+def test_a_metric_that_does_not_always_bind() -> None:
+    """What is equal but for some accesses is an estimate where there are any of those."""
+    metric = Metric(("wavefronts",), ("one",), True, unless=("async_copy_wavefronts",))
+    assert metric.binds({"wavefronts": 3}) and metric.binds({"async_copy_wavefronts": 0})
+    assert not metric.binds({"wavefronts": 3, "async_copy_wavefronts": 1})
+    assert not Metric(("wavefronts",), ("one",), False).binds({})
 
 
 def test_branches_are_counted() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import linecache
 from typing import Any
 
 import ml_dtypes
@@ -153,6 +154,13 @@ def test_the_word_that_orders_this_pair(
     fix = hazard.fix or ""
     assert all(word in fix for word in words), fix
     assert not any(word in fix for word in not_), fix
+
+
+def test_an_atomic_has_its_line() -> None:
+    """Both parties of a race stand in the report with their lines, the atomic one as well."""
+    hazard = first(atomic_and_not, 1, 64, floats(128))
+    sources = [linecache.getline(file, line).strip() for file, line in hazard.lines]
+    assert sorted(sources) == ["kd.atomic_add(x, 0, 1.0)", "x[1] = x[0]"]
 
 
 def test_the_farthest_pair_decides() -> None:

@@ -194,7 +194,11 @@ def test_product(change: dict[str, Any], order: str) -> None:
     np.testing.assert_allclose(
         z, x.astype(np.float64) @ y.astype(np.float64).T, rtol=1e-4, atol=1e-4
     )
-    assert result.profile.totals["wgmma"] == STEPS * 4
+    totals = result.profile.totals
+    assert totals["wgmma"] == STEPS * 4
+    # each step reads both operands once, 128 bytes at a time
+    assert totals["wgmma_wavefronts"] == STEPS * (ROWS + COLUMNS) * SHAPE.k * 2 / 128
+    assert totals["wgmma_ideal_wavefronts"] == totals["wgmma_wavefronts"]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from kdsl_core.dtypes import DType, bf16, dtype_of, f16, f32, i32, u32
-from kdsl_core.ir import Im2col, Kernel, MapShape, TensorMap
+from kdsl_core.ir import Exit, Im2col, Kernel, MapShape, TensorMap
+from kdsl_core.ir.flat import Instruction
 from kdsl_core.sim.access import Access
 from kdsl_core.sim.batch import RANK_SHIFT, SHARED_BASE, Batch
 from kdsl_core.sim.counters import Counters
@@ -91,7 +92,7 @@ class Bench:
         self.address = memory.add("x", x, self.dtype)
         self.store = GlobalStore(memory.buffers)
         self.findings = Findings(ALL_CHECKS, "collect")
-        instructions: list[Any] = [object()]
+        instructions: list[Instruction] = [Exit(None)]
         reporter = Reporter(kernel, instructions, self.store, self.findings)
         reporter.batch = Batch(kernel, (blocks, 1, 1), np.arange(blocks))
         self.counters = Counters(instructions)

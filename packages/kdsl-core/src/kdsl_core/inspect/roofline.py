@@ -40,7 +40,7 @@ class Roofline:
     `busy` is the share of multiprocessors that the launch's blocks can fill: rates of what belongs
     to multiprocessors are reduced to it. Nothing overlaps better than completely and no cache
     misses what it could have, so that `seconds` is a lower bound, without the launch itself. What
-    TMA and wgmma move through shared memory is not in its roof.
+    TMA moves through shared memory is not in its roof.
     """
 
     device: Device

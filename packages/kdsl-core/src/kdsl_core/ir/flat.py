@@ -10,6 +10,7 @@ from kdsl_core.ir.block import Block, Kernel
 from kdsl_core.ir.op import Op
 from kdsl_core.ir.protocols import Label
 from kdsl_core.ir.value import Operand
+from kdsl_core.loc import Loc
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +39,12 @@ class Exit:
 
 
 Instruction: TypeAlias = Op | Jump | Branch | Exit
+
+
+def loc_of(instruction: Instruction) -> Loc | None:
+    """The author's line of an instruction."""
+    op = instruction.op if isinstance(instruction, Jump | Branch | Exit) else instruction
+    return op.loc if op else None
 
 
 @dataclass(eq=False)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from kdsl_core.dtypes import DType, bf16, f16, f32, f64, i32, i64, u32, u64
-from kdsl_core.ir import Array, Builder, Effect, Machine, Need, Op, Operand, PtxWriter, Value
+from kdsl_core.ir import Array, Builder, Const, Effect, Machine, Need, Op, Operand, PtxWriter, Value
 from kdsl_core.isa.evaluate import bits_of
 from kdsl_core.isa.operands import (
     SPACES,
@@ -92,6 +92,11 @@ class AtomicOp(Op):
     @property
     def need(self) -> Need:
         return Need(sm=90, ptx=(7, 8)) if self.value.dtype is bf16 else need_of_space(self.space)
+
+    @property
+    def adds_one(self) -> bool:
+        """Whether it adds the constant 1 to 32 unsigned bits."""
+        return self.op == "add" and isinstance(self.value, Const) and self.value == Const(u32, 1)
 
     def verify(self) -> None:
         expect_address(self, self.space, self.address)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from types import CodeType
 
 from kdsl_core.errors import StagingError
-from kdsl_core.ir.flat import Instruction
+from kdsl_core.ir.flat import Instruction, loc_of
 from kdsl_core.loc import Loc, place_in, source_lines
 
 _MARK = "kdsl:"
@@ -82,7 +82,7 @@ class Allowances:
 
     def unused(self, instructions: Sequence[Instruction]) -> list[Allowance]:
         """The comments in the functions of a program's instructions that allowed nothing so far."""
-        locs = {getattr(getattr(held, "op", held), "loc", None) for held in instructions}
+        locs = {loc_of(instruction) for instruction in instructions}
         functions = {code for loc in locs if loc for code, _ in loc.frames}
         found = {
             allowance: None

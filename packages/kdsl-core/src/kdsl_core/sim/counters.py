@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from typing import TypeAlias
 
 import numpy as np
@@ -13,17 +13,34 @@ from kdsl_core.ir.flat import Instruction
 from kdsl_core.ir.protocols import Array
 from kdsl_core.sim.footprint import Footprint
 from kdsl_core.sim.groups import Group
-from kdsl_core.sim.traffic import BANK_BYTES, BANKS, SECTOR, count_sectors, count_wavefronts
+from kdsl_core.sim.lanes_that_meet import served_at_once
+from kdsl_core.sim.traffic import (
+    LINE,
+    SECTOR,
+    WAVEFRONT,
+    count_sectors,
+    count_tag_requests,
+    count_wavefronts,
+)
 
 _REMEMBERED = 8192
 _Count: TypeAlias = Callable[[Array, Array | None, int], tuple[int, ...]]
-_GLOBAL = ("requests", "sectors", "ideal_sectors", "bytes")
+_CLUSTER = ("requests", "sectors", "ideal_sectors", "bytes")
+_GLOBAL = (*_CLUSTER, "tag_requests")
 _SHARED = ("wavefronts", "ideal_wavefronts")
+
+
+def _count_global(address: Array, active: Array | None, size: int) -> tuple[int, ...]:
+    found = count_sectors(address, active, size)
+    return *found, count_tag_requests(address, active, size)
+
+
 # how to count: the function, what it gives, and the bytes by which addresses may be shifted
 _RULES: dict[str, tuple[_Count, tuple[str, ...], int]] = {
-    "global": (count_sectors, _GLOBAL, SECTOR),
-    "shared": (count_wavefronts, _SHARED, BANKS * BANK_BYTES),
-    "shared, in turn": (partial(count_wavefronts, in_turn=True), _SHARED, BANKS * BANK_BYTES),
+    "global": (_count_global, _GLOBAL, LINE),
+    "cluster": (count_sectors, _CLUSTER, SECTOR),
+    "shared": (count_wavefronts, _SHARED, WAVEFRONT),
+    "shared, in turn": (partial(count_wavefronts, in_turn=True), _SHARED, WAVEFRONT),
 }
 _OF_KIND = {
     "ld": "load",
@@ -33,7 +50,7 @@ _OF_KIND = {
     "ldmatrix": "ldmatrix",
     "stmatrix": "stmatrix",
 }
-_OF_ASYNC_COPIES = "async_copy"  # one name on both sides
+_WITHOUT_SPACE = ("async_copy", "ldmatrix", "stmatrix")  # what the name says already
 
 
 class Counters:
@@ -59,6 +76,10 @@ class Counters:
         self.enabled = True
         self.footprint = Footprint() if footprint else None
 
+    @cached_property
+    def _served_at_once(self) -> frozenset[int]:
+        return served_at_once(self.instructions)
+
     def step(self, pc: int, group: Group, times: int = 1) -> None:
         """Count that a group executed an instruction, or with −1 that it did not, after all."""
         self.steps[pc] += times * group.size
@@ -76,12 +97,11 @@ class Counters:
         `space` is "global", "shared" or "cluster"; `kind` the machine's word for its kind.
         """
         name = _OF_KIND[kind]
-        traffic = name if name == _OF_ASYNC_COPIES else f"{space}_{name}"
+        traffic = name if name in _WITHOUT_SPACE else f"{space}_{name}"
         if space == "global" and self.footprint is not None:
             self.footprint.access(kind, address, active, size)
-        rule = "global" if space != "shared" else "shared"
-        if traffic == "shared_atomic":
-            rule = "shared, in turn"
+        in_turn = traffic == "shared_atomic" and pc not in self._served_at_once
+        rule = "shared, in turn" if in_turn else space
         row = self.counts[pc]
         for measure, amount in zip(
             _RULES[rule][1], self._count(rule, address, active, size), strict=True

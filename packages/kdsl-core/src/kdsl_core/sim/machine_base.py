@@ -140,7 +140,7 @@ class MachineBase:
         at = int(self.group.index[row])
         self.reporter.at_thread(code, self.pc, at, lane, message, count=count, fix=fix)
 
-    def count(self, what: str, amount: float = 1.0) -> None:
+    def count(self, what: str | tuple[str, str], amount: float = 1.0) -> None:
         if self._counters.enabled:
             self._counters.add(self.pc, what, amount * self.group.size)
 

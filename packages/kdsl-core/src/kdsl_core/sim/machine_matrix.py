@@ -15,6 +15,7 @@ from kdsl_core.sim.clocks import GROUP_WARPS
 from kdsl_core.sim.descriptors import chunk_addresses, from_chunks
 from kdsl_core.sim.groups import LANES
 from kdsl_core.sim.machine_base import MachineBase
+from kdsl_core.sim.traffic import WAVEFRONT
 
 _CHUNK = 16
 
@@ -43,9 +44,15 @@ class MatrixPart(MachineBase):
     ) -> tuple[Array, Array]:
         wanted = self._distinct(descriptor)
         address = chunk_addresses(wanted.descriptor, first, rows, depth, dtype.bytes, major)
+        self._count_passes(rows * depth * dtype.bytes)
         shape = address.shape
         data = self._read_chunks(address.reshape(shape[0], -1), wanted)
         return from_chunks(data.reshape(*shape, _CHUNK), dtype.numpy, major), wanted.which
+
+    def _count_passes(self, operand_bytes: int) -> None:
+        """A warp group reads an operand once, and the layouts that it takes have no conflicts."""
+        for measure in ("wavefronts", "ideal_wavefronts"):
+            self.count(("wgmma", measure), operand_bytes / WAVEFRONT / GROUP_WARPS)
 
     def _distinct(self, descriptor: Array) -> Operands:
         """Each descriptor of each block once."""

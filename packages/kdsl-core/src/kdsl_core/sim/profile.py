@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TypeAlias
 
 from kdsl_core.ir.cost import Cost
-from kdsl_core.ir.flat import Instruction
+from kdsl_core.ir.flat import loc_of
 from kdsl_core.loc import Loc
 from kdsl_core.sim.counters import Counters
 
@@ -160,12 +160,7 @@ def _rows(counters: Counters, costs: Sequence[Cost] | None) -> Iterator[Row]:
             for name, each in costs[index].lane.items():
                 counts[name] += each * counts["threads"]
         if counts:
-            yield _location(instruction), counts
+            yield loc_of(instruction), counts
     if counters.footprint is not None:
         read, written = counters.footprint.bytes_read, counters.footprint.bytes_written
         yield None, {"footprint_read_bytes": read, "footprint_written_bytes": written}
-
-
-def _location(instruction: Instruction) -> Loc | None:
-    op = getattr(instruction, "op", instruction)
-    return getattr(op, "loc", None)

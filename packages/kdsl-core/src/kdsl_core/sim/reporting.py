@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from kdsl_core.ir import Kernel
-from kdsl_core.ir.flat import Instruction
+from kdsl_core.ir.flat import Instruction, loc_of
 from kdsl_core.ir.protocols import Array
 from kdsl_core.loc import Loc
 from kdsl_core.sim.access import Access
@@ -47,8 +47,7 @@ class Reporter:
 
     def loc(self, pc: int) -> Loc | None:
         """The author's line of an instruction."""
-        instruction = self.instructions[pc]
-        return getattr(getattr(instruction, "op", instruction), "loc", None)
+        return loc_of(self.instructions[pc])
 
     def place(self, space: str, address: int) -> str:
         """An address as people know it: tensor and element, or allocation and byte."""

@@ -7,8 +7,10 @@ import numpy as np
 from kdsl_core.ir.protocols import Array
 
 SECTOR = 32  # bytes that global memory moves at once
+LINE = 128  # bytes of a line of the L1 cache, which has one tag
 BANKS = 32
 BANK_BYTES = 4
+WAVEFRONT = BANKS * BANK_BYTES  # bytes of a pass without bank conflicts
 
 
 def count_sectors(address: Array, active: Array | None, size: int) -> tuple[int, int, int, int]:
@@ -18,17 +20,28 @@ def count_sectors(address: Array, active: Array | None, size: int) -> tuple[int,
     """
     lanes = np.full(address.shape, True) if active is None else active
     lanes_per_warp = lanes.sum(axis=1)
-    first = address[:, :, None] // SECTOR + np.arange(-(-size // SECTOR))
-    last = (address[:, :, None] + size - 1) // SECTOR
-    sectors = np.concatenate([np.minimum(first, last), last], axis=2)
-    touched = _distinct(sectors, lanes)
+    touched = _touched(address, lanes, size, SECTOR)
     distinct = _distinct(address[:, :, None], lanes) * size
     return (
         int((lanes_per_warp > 0).sum()),
-        int(touched.sum()),
+        touched,
         int((-(-distinct // SECTOR)).sum()),
         int(lanes_per_warp.sum()) * size,
     )
+
+
+def count_tag_requests(address: Array, active: Array | None, size: int) -> int:
+    """The lines that each warp touches in one access: the L1 cache looks up a tag for each."""
+    lanes = np.full(address.shape, True) if active is None else active
+    return _touched(address, lanes, size, LINE)
+
+
+def _touched(address: Array, lanes: Array, size: int, unit: int) -> int:
+    """How many pieces of `unit` bytes the lanes of each warp touch, summed over the warps."""
+    first = address[:, :, None] // unit + np.arange(-(-size // unit))
+    last = (address[:, :, None] + size - 1) // unit
+    pieces = np.concatenate([np.minimum(first, last), last], axis=2)
+    return int(_distinct(pieces, lanes).sum())
 
 
 def _distinct(values: Array, active: Array) -> Array:
