@@ -72,7 +72,7 @@ def ingredients(
     kernel: KernelFunction, needed: Specialisation, target: Target, dependencies: Dependencies
 ) -> dict[str, Any] | None:
     """Everything that decides the PTX, as JSON values; None when something cannot be stated."""
-    classes, statics, block, cluster = needed
+    classes, statics, block, cluster, _ = needed
     kdsl = library_digest()
     try:
         read = digests(dependencies)
