@@ -54,9 +54,14 @@ def _within(value: Any, outer: frozenset[int]) -> Any:
         return math.copysign(1.0, value.real), math.copysign(1.0, value.imag)
     if isinstance(value, frozenset):
         return frozenset((item, type(item), _within(item, outer)) for item in value)
-    if isinstance(value, (type, Enum)) or type(value).__eq__ is object.__eq__:
+    if isinstance(value, (type, Enum)) or not _compares(type(value)):
         return None  # equal to itself alone
     return tuple((type(part), _within(part, outer)) for part in _parts(value))
+
+
+def _compares(kind: Any) -> bool:
+    """Whether objects of a class may equal others."""
+    return kind.__eq__ is not object.__eq__
 
 
 def _parts(value: Any) -> Iterable[Any]:
@@ -67,5 +72,5 @@ def _parts(value: Any) -> Iterable[Any]:
     held = dict(vars_of(value))
     slots = slots_of(value)
     if slots is not None:
-        held |= {name: slots[name] for name in slots.keys() if name in slots}
+        held |= {name: slots[name] for name in sorted(slots.keys()) if name in slots}
     return [held[name] for name in sorted(held)]

@@ -35,6 +35,9 @@ _MISSING = "missing"
 # The hooks of editable installs and of test runners run behind it, and are nobody's helpers.
 _IMPORTING = "_find_and_load"
 _active = threading.local()
+# One thread at a time: a process has room for one profiler, and one trace at a time runs anyway.
+_profiling = threading.RLock()
+_LONGEST_WAIT_S = 60.0  # for a trace that waits for a thread that traces
 _hooking = threading.Lock()
 _hooked = False
 
@@ -98,13 +101,26 @@ class _Variables(dict[Any, Any]):
 
 @contextmanager
 def observing() -> Iterator[Observed]:
-    """Observe this thread; a profiler that is at work already makes that a surprise."""
+    """Observe this thread; a profiler that is at work already makes that a surprise.
+
+    Threads: others that come meanwhile wait for its end.
+    """
     observed = Observed()
-    profiler = cProfile.Profile()
-    if not _began(profiler):
-        observed.surprises.add("another profiler is at work")
-        yield observed
-        return
+    alone = _profiling.acquire(timeout=_LONGEST_WAIT_S)
+    try:
+        profiler = cProfile.Profile()
+        if not alone or not _began(profiler):
+            observed.surprises.add("another profiler is at work")
+            yield observed
+            return
+        yield from _observed(observed, profiler)
+    finally:
+        if alone:
+            _profiling.release()
+    observed.ran(profiler.getstats())
+
+
+def _observed(observed: Observed, profiler: cProfile.Profile) -> Iterator[Observed]:
     _active.observed = observed
     collecting = gc.isenabled()
     gc.disable()  # finalizers are no part of the trace
@@ -116,7 +132,14 @@ def observing() -> Iterator[Observed]:
         _active.observed = None
         if collecting:
             gc.enable()
-    observed.ran(profiler.getstats())
+
+
+def _renew_lock() -> None:
+    global _profiling
+    _profiling = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 def state_of(name: str) -> str:
@@ -143,7 +166,7 @@ def _began(profiler: cProfile.Profile) -> bool:
         return False
     try:
         profiler.enable()
-    except ValueError:  # from Python 3.12 on, when another thread has one
+    except (ValueError, RuntimeError):  # another thread has one, or is about to
         return False
     return True
 
