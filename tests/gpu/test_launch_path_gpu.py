@@ -87,7 +87,7 @@ def test_own_arrays_in_new_threads():
     with ThreadPoolExecutor(4) as pool:
         for task in [pool.submit(added[GRID, 64], x, y, 1.0) for _ in range(8)]:
             task.result(60)
-    assert np.all(y.read() >= 2)
+    assert np.all(y.read() == 2 * 9)
 
 
 def test_two_devices():
@@ -109,7 +109,6 @@ def test_threads_that_compile_and_launch(tmp_path, monkeypatch):
     monkeypatch.setenv("KDSL_CACHE_DIR", str(tmp_path))
     numbered.clear()
     arrays = [to_device(np.zeros(32, np.float32)) for _ in range(VARIANTS)]
-    each = [threading.Lock() for _ in range(VARIANTS)]
     start = threading.Barrier(THREADS)
     builds = kr.metrics.snapshot()["builds"]
 
@@ -117,8 +116,7 @@ def test_threads_that_compile_and_launch(tmp_path, monkeypatch):
         start.wait()
         for i in range(VARIANTS):
             number = (first * 25 + i) % VARIANTS
-            with each[number]:
-                numbered[1, 32](arrays[number], number)
+            numbered[1, 32](arrays[number], number)
 
     with ThreadPoolExecutor(THREADS) as pool:
         for task in [pool.submit(work, i) for i in range(THREADS)]:
