@@ -23,11 +23,10 @@ from typing import Any, Literal, TypeAlias
 
 import ml_dtypes
 import numpy as np
-from numpy.typing import NDArray
 
 from kdsl_core.errors import TypeMismatch
 
-Array: TypeAlias = NDArray[Any]
+Array: TypeAlias = np.ndarray[Any, Any]
 Family: TypeAlias = Literal["mma.sync", "wgmma"]
 
 _MIN_EXPONENT = {

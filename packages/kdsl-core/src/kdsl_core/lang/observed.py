@@ -6,7 +6,6 @@ named, environment variables, files, and questions whose answer nobody can ask a
 
 from __future__ import annotations
 
-import cProfile
 import gc
 import hashlib
 import os
@@ -16,9 +15,12 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import CodeType, FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kdsl_core.lang.origins import is_library_code, is_of_kdsl
+
+if TYPE_CHECKING:
+    from cProfile import Profile
 
 # Functions in C whose answer a later process cannot compare, as the profiler spells them.
 _QUESTION = re.compile(
@@ -108,7 +110,9 @@ def observing() -> Iterator[Observed]:
     observed = Observed()
     alone = _profiling.acquire(timeout=_LONGEST_WAIT_S)
     try:
-        profiler = cProfile.Profile()
+        from cProfile import Profile  # not needed where everything was recalled
+
+        profiler = Profile()
         if not alone or not _began(profiler):
             observed.surprises.add("another profiler is at work")
             yield observed
@@ -120,7 +124,7 @@ def observing() -> Iterator[Observed]:
     observed.ran(profiler.getstats())
 
 
-def _observed(observed: Observed, profiler: cProfile.Profile) -> Iterator[Observed]:
+def _observed(observed: Observed, profiler: Profile) -> Iterator[Observed]:
     _active.observed = observed
     collecting = gc.isenabled()
     gc.disable()  # finalizers are no part of the trace
@@ -160,7 +164,7 @@ def still(states: Mapping[str, str]) -> bool:
     return all(state_of(name) == state for name, state in states.items())
 
 
-def _began(profiler: cProfile.Profile) -> bool:
+def _began(profiler: Profile) -> bool:
     """Enable it, unless there is another one."""
     if sys.getprofile() is not None:
         return False

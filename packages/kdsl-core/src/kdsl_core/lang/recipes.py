@@ -10,7 +10,7 @@ import hashlib
 import sys
 from collections.abc import Iterable, Iterator
 from functools import cache
-from importlib import metadata
+from importlib import import_module
 from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING, Any
@@ -84,7 +84,7 @@ def ingredients(
     return {
         "kdsl": kdsl,
         "python": [sys.implementation.cache_tag, sys.flags.optimize],
-        "libraries": [metadata.version(name) for name in LIBRARIES[1:]],
+        "libraries": [import_module(name).__version__ for name in LIBRARIES[1:]],
         "text": text,
         "kernel": [*_declared(kernel.signature), kernel.min_blocks_per_sm],
         "classes": [[*_plain(item)] for item in classes],
