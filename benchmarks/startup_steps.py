@@ -22,16 +22,16 @@ def done(step: str) -> None:
 
 def main(gpu: bool) -> None:
     """Import, find or build, and launch."""
-    import ml_dtypes  # noqa: F401, PLC0415 - its time is NumPy's
-    import numpy as np  # noqa: PLC0415 - the same
+    import ml_dtypes  # noqa: F401 - its time is NumPy's
+    import numpy as np
 
     done("numpy")
-    import kdsl_core as kd  # noqa: PLC0415
-    import kdsl_runtime as kr  # noqa: PLC0415
-    from kdsl_fuse.kernels import gemm_sm90_model as model  # noqa: PLC0415
-    from kdsl_fuse.kernels.gemm_sm90 import gemm_sm90, identity  # noqa: PLC0415
-    from kdsl_fuse.kernels.gemm_sm90_config import Sm90Config  # noqa: PLC0415
-    from kdsl_fuse.kernels.gemm_sm90_plan import Sm90Plan  # noqa: PLC0415
+    import kdsl_core as kd
+    import kdsl_runtime as kr
+    from kdsl_fuse.kernels import gemm_sm90_model as model
+    from kdsl_fuse.kernels.gemm_sm90 import gemm_sm90, identity
+    from kdsl_fuse.kernels.gemm_sm90_config import Sm90Config
+    from kdsl_fuse.kernels.gemm_sm90_plan import Sm90Plan
 
     done("kdsl imports")
     size, config = 1024, Sm90Config((128, 256, 64), 4)
@@ -45,7 +45,7 @@ def main(gpu: bool) -> None:
     done("machine code")
     if not gpu:
         return
-    from cuda.bindings import driver  # noqa: F401, PLC0415
+    from cuda.bindings import driver  # noqa: F401
 
     done("cuda.bindings")
     kr.require_driver()

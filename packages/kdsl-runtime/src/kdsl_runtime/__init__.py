@@ -71,6 +71,7 @@ _MODULES = (
     "driver",
     "launch",
     "metrics",
+    "prometheus",
     "toolchain",
     "tune",
 )

@@ -182,6 +182,11 @@ def load(
     return found
 
 
+def loaded_kernels() -> list[LoadedKernel]:
+    """Those of this process."""
+    return list(_loaded.values())
+
+
 def run(
     module: PtxModule,
     grid: int | Sequence[int],
