@@ -60,7 +60,7 @@ class LoadedKernel:
     @property
     def launches(self) -> int:
         """How often it was launched in this process."""
-        return int(self._launches.__reduce__()[1][0])
+        return int(repr(self._launches)[len("count(") : -1])  # what the next one would be
 
     def launch(
         self,

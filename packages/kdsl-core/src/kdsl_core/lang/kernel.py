@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NoReturn, overload
 
 from kdsl_core.errors import ArgumentError
@@ -134,19 +135,23 @@ class KernelFunction:
             _keep(self._classes, facts, found)
         return found
 
-    def traced(self, needed: Specialisation, *, afresh: bool = False) -> Traced:
+    def traced(
+        self, needed: Specialisation, *, within: AbstractContextManager[Any] | None = None
+    ) -> Traced:
         """The optimised IR of a specialisation; traced when it is new or what it read changed.
 
-        `afresh` traces in any case, for somebody who watches what a trace reads.
+        With `within` it is traced in any case, inside of this: for somebody who watches what the
+        author's code reads. The passes, which run none of it, come after.
         """
         kept = self._traces.setdefault(needed, [])
-        for dependencies, traced in () if afresh else kept:
+        for dependencies, traced in kept if within is None else ():
             if dependencies.unchanged():
                 return traced
         for watcher in watch.watchers:
             watcher.tracing(self, needed, [dependencies for dependencies, _ in kept])
         min_blocks = self.min_blocks_per_sm
-        traced = trace(self.staged, self.signature, needed, min_blocks_per_sm=min_blocks)
+        with within or contextlib.nullcontext():
+            traced = trace(self.staged, self.signature, needed, min_blocks_per_sm=min_blocks)
         optimise(traced.kernel)
         if dump.wanted("ir"):
             dump.write(self.__name__, "ir", print_kernel(traced.kernel))

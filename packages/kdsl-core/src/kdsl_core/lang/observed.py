@@ -102,12 +102,12 @@ class _Variables(dict[Any, Any]):
 
 
 @contextmanager
-def observing() -> Iterator[Observed]:
+def observing(observed: Observed | None = None) -> Iterator[Observed]:
     """Observe this thread; a profiler that is at work already makes that a surprise.
 
     Threads: others that come meanwhile wait for its end.
     """
-    observed = Observed()
+    observed = observed or Observed()
     alone = _profiling.acquire(timeout=_LONGEST_WAIT_S)
     try:
         from cProfile import Profile  # not needed where everything was recalled

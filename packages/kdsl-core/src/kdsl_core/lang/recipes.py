@@ -27,6 +27,7 @@ from kdsl_core.lang.origins import LIBRARIES, LOADED_NS, is_library_code
 from kdsl_core.lang.signature import Signature
 
 if TYPE_CHECKING:
+    from kdsl_core.lang.functions import Staged
     from kdsl_core.lang.kernel import KernelFunction
     from kdsl_core.lang.specialisation import Specialisation
 
@@ -45,8 +46,10 @@ def obtain(
     reads: dict[str, str] = {}
 
     def trace() -> tuple[str, dict[str, Any] | None]:
-        with observing() as observed:
-            traced = kernel.traced(needed, afresh=True)
+        for staged in _staged(kernel, before):
+            staged.rewritten()  # now, for under observation it takes four times as long
+        observed = Observed()
+        traced = kernel.traced(needed, within=observing(observed))
         lowered = Lowered.of(kernel.built(traced, target), traced)
         made.append(lowered)
         reads.update(observed.states())
@@ -124,12 +127,17 @@ def _unnamed(
 ) -> Iterator[CodeType]:
     """The author's code that ran although nothing names it."""
     named = set(dependencies.codes())
-    staged = [fact.value.__kdsl_staged__ for fact in dependencies.facts if fact.kind == "staged"]
-    for item in (kernel.staged, *staged):
+    for item in _staged(kernel, dependencies):
         named.update(nested_codes(item.rewritten().__code__))
     for code in ran:
         if code not in named and not is_library_code(code) and not _is_generated(code):
             yield code
+
+
+def _staged(kernel: KernelFunction, dependencies: Dependencies) -> list[Staged]:
+    """The kernel's function and the `@kd.func`s that it could reach."""
+    reached = (fact.value for fact in dependencies.facts if fact.kind == "staged")
+    return [kernel.staged, *(value.__kdsl_staged__ for value in reached)]
 
 
 def _is_generated(code: CodeType) -> bool:
