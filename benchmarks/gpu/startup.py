@@ -33,9 +33,9 @@ def life(cache: str, *, gpu: bool) -> Steps:
     environment = {**os.environ, "KDSL_CACHE_DIR": cache}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     words = [sys.executable, str(STEPS), str(time.time()), *(["--gpu"] if gpu else [])]
-    done = subprocess.run(
-        words, env=environment, capture_output=True, text=True, timeout=120, check=True
-    )
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=120)
+    if done.returncode:
+        sys.exit(f"{STEPS.name} failed: {done.stderr[-2000:]}")
     steps: Steps = json.loads(done.stdout.splitlines()[-1])
     steps.pop("modules")
     return steps
