@@ -13,7 +13,6 @@ import timeit
 
 import kdsl_core as kd
 from kdsl_core.ir import target_of
-from kdsl_core.lang.arguments import bind
 from kdsl_core.lang.dependencies import Dependencies
 from kdsl_core.lang.fingerprint import digests
 from kdsl_fuse.kernels.gemm_sm80 import GemmConfig, gemm_sm80, identity
@@ -35,7 +34,7 @@ class Recipes:
         self.folder = tempfile.mkdtemp()
         os.environ["KDSL_CACHE_DIR"] = self.folder
         specs = [kd.spec("bf16", (SIZE, SIZE)) for _ in range(3)]
-        self.bound = bind(gemm_sm80.signature, specs, STATICS)
+        self.needed = gemm_sm80.specialisation(*specs, block=CONFIG.threads, **STATICS)
         self.time_kept()
         self.read = Dependencies(gemm_sm80.staged.function, STATICS.values())
 
@@ -47,7 +46,7 @@ class Recipes:
         """The PTX from the disk: everything that the kernel reads is digested."""
         gemm_sm80.clear()
         layers._caches.clear()
-        gemm_sm80.lowered(self.bound, (CONFIG.threads, 1, 1), None, TARGET)
+        gemm_sm80.lowered(self.needed, TARGET)
 
     def time_first(self) -> None:
         """The PTX from a trace that is observed and kept."""
@@ -57,7 +56,7 @@ class Recipes:
     def time_trace(self) -> None:
         """The PTX from a trace, with nothing kept."""
         gemm_sm80.clear()
-        traced = gemm_sm80.trace(self.bound, (CONFIG.threads, 1, 1))
+        traced = gemm_sm80.traced(self.needed)
         gemm_sm80.built(traced, target_of(TARGET))
 
     def time_walk(self) -> None:

@@ -12,44 +12,26 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import counter_cases
-import ncu_csv
 from counter_cases import CASES, Case
 
 import kdsl_core as kd
+from kdsl_runtime.profile import compare as comparison
+from kdsl_runtime.profile import ncu, single
 
 TARGET = "sm_90a"
-QUIET = ("--clock-control", "none", "--launch-count", "1")
 FOLDERS = (counter_cases.EXAMPLES, Path(counter_cases.__file__).parent)
-SOURCE_PAGE = (
-    *("--section", "SourceCounters", "--page", "source", "--print-source", "cuda,sass"),
-    *("--import-source", "yes", "--source-folders", ",".join(map(str, FOLDERS))),
-)
 
 
 def launch(name: str) -> None:
     """Run a case once on the GPU, built with the lines of its source."""
-    from kdsl_core.lang.arguments import bind
-    from kdsl_core.lang.launch import cluster_of, extent
-    from kdsl_runtime.assemble import AssembleOptions
-    from kdsl_runtime.device_array import to_device
-    from kdsl_runtime.launch import load
-
     case = CASES[name]()
-    arrays = [to_device(array) for array in case.args]
-    bound = bind(case.kernel.signature, arrays, case.kwargs)
-    grid = extent(case.grid, "grid")
-    cluster = cluster_of(case.cluster, grid)
-    traced = case.kernel.trace(bound, extent(case.block, "block"), cluster)
-    module = case.kernel.built(traced, kd.target_of(TARGET), lines=True)
-    loaded = load(module, options=AssembleOptions(line_info=True))
-    loaded.launch(grid, case.block, traced.values(bound), cluster=cluster)
-    arrays[-1].read()
+    stated = {name: getattr(case, name) for name in ("grid", "block", "cluster", "args", "kwargs")}
+    single.launch(case.kernel, stated)
 
 
 def simulated(case: Case) -> kd.sim.Profile:
@@ -60,74 +42,9 @@ def simulated(case: Case) -> kd.sim.Profile:
     ).profile  # fmt: skip
 
 
-def ncu(name: str, *arguments: str) -> str:
-    """What ncu prints for a case.
-
-    Raises: RuntimeError when it fails, with the end of what it said.
-    """
-    program = [sys.executable, str(Path(__file__).resolve()), "--launch", name]
-    command = ["ncu", "--csv", *QUIET, *arguments, *program]
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=300)
-    if done.returncode:
-        said = (done.stdout + done.stderr).strip()[-600:]
-        raise RuntimeError(f"ncu ended with {done.returncode}: {said}")
-    return done.stdout
-
-
-def known_metrics() -> set[str]:
-    """Base names of the metrics that this ncu has for Hopper; empty when it does not say."""
-    asked = ["ncu", "--query-metrics", "--query-metrics-mode", "base", "--chips", "gh100"]
-    done = subprocess.run(asked, capture_output=True, text=True, errors="replace", timeout=120)
-    words = (line.split() for line in done.stdout.splitlines())
-    return {row[0] for row in words if row and "__" in row[0]}
-
-
-def wanted_metrics() -> list[str]:
-    """Every metric of the table that is not known to be missing."""
-    known = known_metrics()
-    every = dict.fromkeys(name for metric in kd.sim.METRICS for name in metric.ncu)
-    return [n for n in every if not known or "__" not in n or n.removesuffix(".sum") in known]
-
-
-def verdict(exact: bool, ours: float, theirs: float | None) -> str:
-    """What a pair of numbers means."""
-    if theirs is None:
-        return "not measured"
-    if ours == theirs:
-        return "equal"
-    return "differs" if exact else "estimate"
-
-
-def totals(profile: kd.sim.Profile, measured: dict[str, float]) -> list[dict[str, Any]]:
-    """Each comparison of the table for a whole kernel, without those where both are 0."""
-    found = []
-    for metric in kd.sim.METRICS:
-        ours = sum(profile.totals[name] for name in metric.names)
-        values = [measured[name] for name in metric.ncu if name in measured]
-        theirs = sum(values) if len(values) == len(metric.ncu) else None
-        if ours or theirs:
-            word = verdict(metric.binds(profile.totals), ours, theirs)
-            found.append({"names": metric.names, "ncu": metric.ncu, "ours": ours, "theirs": theirs,
-                          "verdict": word, "why": metric.why})  # fmt: skip
-    return found
-
-
-def by_line(profile: kd.sim.Profile, measured: ncu_csv.LineCounts) -> list[dict[str, Any]]:
-    """The comparisons that ncu has a column for, line by line; none where it found no source."""
-    if not measured:
-        return []
-    ours = {(Path(row.file).name, row.line): row for row in profile.lines if row.file}
-    found = []
-    for metric in kd.sim.METRICS:
-        for place in sorted({*ours, *measured}) if metric.page else ():
-            counts = ours[place].counts if place in ours else {}
-            mine = sum(counts.get(name, 0.0) for name in metric.names)
-            theirs = measured.get(place, {}).get(metric.page, 0.0)
-            if mine or theirs:
-                found.append({"file": place[0], "line": place[1], "column": metric.page,
-                              "ours": mine, "theirs": theirs,
-                              "verdict": verdict(metric.binds(counts), mine, theirs)})  # fmt: skip
-    return found
+def counted(name: str) -> list[str]:
+    """The program that runs a case, for ncu."""
+    return [sys.executable, str(Path(__file__).resolve()), "--launch", name]
 
 
 def compare(name: str, names: list[str]) -> dict[str, Any]:
@@ -135,17 +52,18 @@ def compare(name: str, names: list[str]) -> dict[str, Any]:
     case = CASES[name]()
     profile = simulated(case)
     try:
-        values = ncu_csv.metrics(ncu(name, "--print-units", "base", "--metrics", ",".join(names)))
-        page = ncu_csv.lines(ncu(name, *SOURCE_PAGE))
-    except (RuntimeError, subprocess.TimeoutExpired) as problem:
+        values = ncu.totals(names, counted(name))
+        page = ncu.by_line(FOLDERS, counted(name))
+    except kd.DriverError as problem:
         return {"case": name, "error": str(problem)}
-    return {"case": name, "totals": totals(profile, values), "lines": by_line(profile, page)}
+    return {"case": name, "totals": comparison.totals(profile, values),
+            "lines": comparison.by_line(profile, page)}  # fmt: skip
 
 
 def is_wrong(result: dict[str, Any]) -> bool:
     """Whether ncu failed, or a counter differs that must be equal."""
     rows = [*result.get("totals", ()), *result.get("lines", ())]
-    return "error" in result or any(row["verdict"] == "differs" for row in rows)
+    return "error" in result or comparison.is_wrong(rows)
 
 
 def table(result: dict[str, Any]) -> str:
@@ -178,7 +96,7 @@ def main(words: list[str]) -> int:
         return 0
     if shutil.which("ncu") is None:
         parser.error("ncu is not on PATH: install Nsight Compute, or add its folder")
-    names = wanted_metrics()
+    names = ncu.wanted_metrics(TARGET)
     results = []
     for name in options.cases:
         results.append(compare(name, names))

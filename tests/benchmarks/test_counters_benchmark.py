@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
+from kdsl_runtime.profile import compare, ncu_csv
+
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "gpu"
-MODULES = ("ncu_csv", "counter_cases", "counters")
+MODULES = ("counter_cases", "counters")
 # Case → metrics, joined by " + " where their sum was recorded → what ncu counted.
 RECORDED: dict[str, dict[str, int]] = json.loads(
     (Path(__file__).parents[1] / "golden" / "counters" / "h200.json").read_text(encoding="utf-8")
@@ -90,17 +92,17 @@ def page() -> str:
 
 def test_metrics_of_launches(gpu: SimpleNamespace) -> None:
     """Values with commas, what is not there, and everything that is no table."""
-    assert gpu.ncu_csv.metrics(METRICS) == {
+    assert ncu_csv.metrics(METRICS) == {
         "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum": 32,
         "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum": 1128,
         "smsp__inst_executed.sum": 512,
     }
-    assert gpu.ncu_csv.metrics("==ERROR== no permission\n") == {}
+    assert ncu_csv.metrics("==ERROR== no permission\n") == {}
 
 
 def test_counters_of_lines(gpu: SimpleNamespace) -> None:
     """Rows of source have the sums; rows of instructions are part of them."""
-    found = gpu.ncu_csv.lines(page())
+    found = ncu_csv.lines(page())
     line = found["counter_cases.py", line_of("y[i] = x[i]")]
     assert line["L2 Theoretical Sectors Global"] == 257 and line["Instructions Executed"] == 96
     other = found["counter_cases.py", line_of("* THREADS + kd.thread_idx()")]
@@ -122,7 +124,7 @@ def test_cases_run(gpu: SimpleNamespace, name: str) -> None:
     case = gpu.counters.CASES[name]()
     options = {"grid": case.grid, "block": case.block, "cluster": case.cluster}
     result = kd.simulate(case.kernel, args=case.args, kwargs=case.kwargs, **options)
-    rows = gpu.counters.totals(result.profile, {})
+    rows = compare.totals(result.profile, {})
     assert sum(row["ours"] for row in rows if "requests" in row["names"][0]) > 0
     assert {row["verdict"] for row in rows} == {"not measured"}
 

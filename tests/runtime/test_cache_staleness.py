@@ -275,6 +275,7 @@ class FakeHost:
         self.driver = SimpleNamespace(device=lambda index: device)
         self.common_device = lambda arrays: ("cuda", 0)
         self.launch_stream = lambda arrays, device: 7
+        self.remember = lambda *call: None
         self.recall = kdsl_runtime.recall
         self.launched: list[tuple[Any, ...]] = []
 

@@ -52,6 +52,18 @@ def test_doctor_without_anything(disk, monkeypatch):
     assert "1 entries" in states["cache"]["detail"]
 
 
+def test_doctor_tells_what_is_optional(disk, tmp_path, monkeypatch):
+    """What is here and where the rest comes from; nothing of it makes kdsl unusable."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    without = doctor.options()
+    assert without.state == "ok" and "kdsl profile needs Nsight Compute" in without.fix
+    (tmp_path / "ncu").write_text("#!/bin/sh\n")
+    (tmp_path / "ncu").chmod(0o755)
+    there = doctor.options()
+    assert "kdsl profile" in there.detail and "Nsight" not in there.fix
+    assert "kr.prometheus" in there.detail
+
+
 def test_doctor_table(disk):
     """The table names the assembler that is used and its version."""
     shown = _run("doctor")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import kdsl_runtime as kr
 from kdsl_core.errors import ArgumentError, BuildError
 from kdsl_runtime import metrics
 from kdsl_runtime.builds import build
-from kdsl_runtime.cache import Cache
+from kdsl_runtime.cache import Cache, layers
 from kdsl_runtime.toolchain import open_toolchain
 from runtime import served
 
@@ -29,8 +30,10 @@ def needs(*arrays: Any, target: str = "sm_90a", **options: Any) -> kd.KernelFunc
 
 
 @pytest.fixture(autouse=True)
-def built() -> Iterator[None]:
-    """One specialisation is built, and nothing stays frozen."""
+def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """One specialisation is built, nothing was by other processes, and nothing stays frozen."""
+    monkeypatch.setenv("KDSL_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(layers, "_caches", {})
     served.scaled.clear()
     needs()
     yield
@@ -175,6 +178,22 @@ def test_warnings_are_counted_once_a_build() -> None:
     with kr.freeze("warn"), pytest.warns(kr.KdslFrozenWarning, match="dtype f32") as seen:
         served.scaled.cubin(spec(dtype="f16"), by=1.0, block=32, target="sm_80")
     assert (len(seen), metrics.snapshot()["late_builds"]) == (1, 1)
+
+
+def test_what_the_disk_has_is_no_build() -> None:
+    """A process that finds PTX and machine code there goes on, frozen or not."""
+
+    def cubin() -> bytes:
+        return served.scaled.cubin(spec(dtype="f16"), by=1.0, block=32, target="sm_80")
+
+    metrics.reset()
+    built = cubin()
+    served.scaled.clear()
+    layers._caches.clear()  # as in a new process
+    with kr.freeze():
+        assert cubin() == built
+    counted = metrics.snapshot()
+    assert (counted["builds"], counted["late_builds"], counted["disk_hits"]) == (1, 0, 2)
 
 
 def test_freezes_nest() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import struct
-from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -14,8 +13,7 @@ from kdsl_core import dtypes as dt
 from kdsl_core.errors import ArgumentError, DriverError
 from kdsl_core.ir import Im2col, MapShape, TensorMap
 from kdsl_runtime import driver, tensor_maps
-from kdsl_runtime.launch import LoadedKernel
-from kdsl_runtime.parameters import ArgumentBuffer, ParameterBlock
+from kdsl_runtime.parameters import ParameterBlock
 from kdsl_runtime.tensor_maps import encoded
 
 
@@ -174,38 +172,6 @@ def test_maps_among_scalars(fake):
         1.5,
     )
     assert data[64:192] == encoded(TILED) and data[256:384] == encoded(CONV)
-    buffer = ArgumentBuffer(block)
-    assert [pointer - buffer.pointers[0] for pointer in buffer.pointers] == [0, 64, 192, 256]
     with pytest.raises(ArgumentError, match="m: expected a value of type tensor_map, got 3") as bad:
         block.pack([7, 3, 1.5, CONV])
     assert bad.value.code == "K653"
-
-
-def test_launch_attributes(add_one, monkeypatch):
-    """Clusters and overlapping launches are attributes of one extended launch."""
-    made = []
-
-    def attribute():
-        return SimpleNamespace(id=None, value=SimpleNamespace(clusterDim=SimpleNamespace()))
-
-    bindings = SimpleNamespace(
-        CUresult=SimpleNamespace(
-            CUDA_SUCCESS=0, CUDA_ERROR_INVALID_CONTEXT=201, CUDA_ERROR_INVALID_HANDLE=400
-        ),
-        CUlaunchAttributeID=Names(),
-        CUlaunchAttribute=attribute,
-        CUlaunchConfig=SimpleNamespace,
-        CUstream=int,
-        cuLaunchKernel=None,
-        cuLaunchKernelEx=lambda config, *rest: made.append(config) or (0,),
-    )
-    monkeypatch.setattr(driver, "on_device", lambda index: nullcontext())
-    monkeypatch.setattr(driver, "check", lambda *answer: None)
-    kernel = LoadedKernel(add_one(), "function", bindings)
-    kernel.launch(4, 64, [1, 2, 3.0], overlap=True)
-    kernel.launch(4, 64, [1, 2, 3.0], cluster=(2, 1), overlap=True)
-    early, both = made
-    (attribute,) = early.attrs
-    assert attribute.id == "CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION"
-    assert attribute.value.programmaticStreamSerializationAllowed == 1 and early.numAttrs == 1
-    assert both.numAttrs == 2 and vars(both.attrs[0].value.clusterDim) == {"x": 2, "y": 1, "z": 1}

@@ -154,6 +154,7 @@ def test_launches_on_a_gpu_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None
         driver=SimpleNamespace(device=lambda index: SimpleNamespace(target="sm_80")),
         load=load,
         launch_stream=lambda arrays, device: 0,
+        remember=lambda *call: None,
     )
     monkeypatch.setattr("kdsl_core.lang.launch.runtime", lambda why: host)
     array = replace(kd.spec("i32", 64), device=("cuda", 0))

@@ -6,7 +6,7 @@ import ctypes
 import importlib.util
 import math
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,10 @@ class Doubling:
     us: float
     right: bool = True
     stream: int | None = None
+
+    def on(self, stream):
+        """The same on a stream."""
+        return replace(self, stream=stream)
 
     def __call__(self, x, y) -> None:
         """Put it on the stream."""

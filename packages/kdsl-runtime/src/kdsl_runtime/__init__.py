@@ -51,6 +51,8 @@ _HOME = {
     "to_device": "device_array",
     "build": "builds",
     "recall": "builds",
+    "bound": "bound",
+    "remember": "call_forms",
     "LoadedKernel": "launch",
     "load": "launch",
     "run": "launch",
@@ -69,6 +71,7 @@ _MODULES = (
     "driver",
     "launch",
     "metrics",
+    "prometheus",
     "toolchain",
     "tune",
 )

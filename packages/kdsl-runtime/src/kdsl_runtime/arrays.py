@@ -69,6 +69,11 @@ def is_array(value: Any) -> bool:
     return type(value) in _describers or _protocol(value) is not None
 
 
+def is_torch(kind: type) -> bool:
+    """Whether arrays of a type are read as torch's are."""
+    return _describers.get(kind) is _from_torch
+
+
 def current_stream(index: int = 0) -> int:
     """The stream that the caller's framework works on now: torch's, CuPy's, or the default 0."""
     torch = sys.modules.get("torch")

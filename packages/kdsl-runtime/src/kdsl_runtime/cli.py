@@ -12,7 +12,7 @@ import click
 import kdsl_runtime
 from kdsl_runtime import cli_cache, cli_export, cli_manifest, cli_pins, cli_tune
 from kdsl_runtime.cli_report import console, reported
-from kdsl_runtime.inspect_options import inspect_options
+from kdsl_runtime.inspect_options import inspect_options, launch_options
 
 if TYPE_CHECKING:
     pass
@@ -61,6 +61,21 @@ def inspect(**choices: Any) -> None:
     from kdsl_runtime import inspect_command
 
     inspect_command.inspect(**choices)
+
+
+@main.command()
+@launch_options
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+@reported
+def profile(as_json: bool, grid: str, block: str, cluster: str, **choices: Any) -> None:
+    """Count a launch on the GPU with Nsight Compute, beside the simulator, line by line.
+
+    It needs a GPU and the program ncu. The launch is stated as for `kdsl inspect`.
+    """
+    from kdsl_runtime.profile import command
+
+    sizes = {"grid": grid, "block": block, "cluster": cluster}
+    command.profile(as_json, sizes=sizes, **choices)
 
 
 def _show_checks(checks: list[Any]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ class Check:
 
 def examine() -> list[Check]:
     """Every check, in the order in which a user needs the things."""
-    return [python(), *packages(), simulator(), *assemblers(), *devices(), cache()]
+    return [python(), *packages(), simulator(), *assemblers(), *devices(), cache(), options()]
 
 
 def is_usable(checks: list[Check]) -> bool:
@@ -118,6 +119,22 @@ def cache() -> Check:
     if not directory.exists():
         return Check("cache", OK, f"{directory}: not made yet")
     return _guarded("cache", lambda: _cache_state(DiskCache(directory).root), directory)
+
+
+def options() -> Check:
+    """What only some commands need: which of it is here, and where the rest comes from."""
+    from kdsl_runtime.disassembly import find_nvdisasm
+
+    found = {
+        "kdsl profile": (shutil.which("ncu") is not None, "Nsight Compute"),
+        "kdsl inspect --sass": (find_nvdisasm() is not None, "kdsl-runtime[sass]"),
+        "kr.prometheus": (_version("prometheus_client") is not None, "kdsl-runtime[metrics]"),
+        "KDSL_CACHE_REMOTE": (_version("fsspec") is not None, "kdsl-runtime[remote]"),
+        "tune.Dask": (_version("distributed") is not None, "kdsl-runtime[fleet]"),
+    }
+    here = ", ".join(name for name, (there, _) in found.items() if there)
+    wanted = "; ".join(f"{name} needs {what}" for name, (there, what) in found.items() if not there)
+    return Check("optional", OK, f"ready: {here or 'nothing'}", wanted)
 
 
 def _cache_state(root: Path) -> str:

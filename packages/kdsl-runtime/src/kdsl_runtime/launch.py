@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import itertools
+import struct
 import threading
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from math import prod
 from types import ModuleType
 from typing import Any
@@ -16,12 +19,12 @@ from kdsl_runtime.arrays import current_stream
 from kdsl_runtime.assemble import AssembleOptions, ResourceReport
 from kdsl_runtime.builds import build, key_of
 from kdsl_runtime.cache import Cache
-from kdsl_runtime.parameters import ArgumentBuffer, ParameterBlock
 from kdsl_runtime.ptx_module import PtxModule
 from kdsl_runtime.resources import check_block
+from kdsl_runtime.submission import Attribute, Dim3, Encode, Submission
 from kdsl_runtime.toolchain import Toolchain, default_toolchain
 
-Dim3 = tuple[int, int, int]
+_MOST_SUBMISSIONS = 1024
 _PORTABLE_CLUSTER_BLOCKS = 8
 _loaded: dict[Hashable, LoadedKernel] = {}
 _guard = threading.Lock()
@@ -41,21 +44,23 @@ class LoadedKernel:
         device: int = 0,
         report: ResourceReport | None = None,
         image: Any = None,
+        launcher: Callable[..., int] | None = None,
     ) -> None:
         self.module = module
         self.function = function
         self.device = device
         self.report = report
-        self.block = ParameterBlock(module.params)
         self._bindings = bindings
         self._image = image
-        self._launch = bindings.cuLaunchKernel
-        self._lost = (
-            bindings.CUresult.CUDA_ERROR_INVALID_CONTEXT,
-            bindings.CUresult.CUDA_ERROR_INVALID_HANDLE,
-        )
-        # list.pop and list.append are atomic: a free list without a lock.
-        self._free = [ArgumentBuffer(self.block)]
+        self._launcher = launcher or driver.launcher()
+        self._handle = ctypes.c_void_p(int(function))
+        self._submissions: dict[Any, Submission] = {}
+        self._launches = itertools.count()  # raised by C code at once, so that threads lose none
+
+    @property
+    def launches(self) -> int:
+        """How often it was launched in this process."""
+        return int(repr(self._launches)[len("count(") : -1])  # what the next one would be
 
     def launch(
         self,
@@ -74,70 +79,75 @@ class LoadedKernel:
         Memory: safe while the stream is captured into a graph.
         Raises: ArgumentError K653, K654, K656, K658; DriverError K803.
         """
-        grid = _dim3(grid if isinstance(grid, int) else tuple(grid), "grid")
-        block = _dim3(block if isinstance(block, int) else tuple(block), "block")
-        if block[0] * block[1] * block[2] != self.module.threads:
-            raise _wrong_threads(self.module, block)
+        place = (
+            grid if isinstance(grid, int) else tuple(grid),
+            block if isinstance(block, int) else tuple(block),
+            cluster if cluster is None or isinstance(cluster, int) else tuple(cluster),
+            overlap,
+        )
+        found = self._submissions.get(place)
+        if found is None:
+            found = self.submission(*place)
+            if len(self._submissions) >= _MOST_SUBMISSIONS:
+                self._submissions.clear()
+            self._submissions[place] = found
+        bits = found.block.bits(values)
         try:
-            arguments = self._free.pop()
-        except IndexError:
-            arguments = ArgumentBuffer(self.block)
-        try:
-            self.block.pack_into(arguments.buffer, values)
-            if cluster is None and not overlap:
-                self._submit(grid, block, arguments.address, stream)
-            else:
-                attributes = self._attributes(cluster, overlap)
-                self._submit_with(attributes, grid, block, arguments.address, stream)
-        finally:
-            self._free.append(arguments)
+            found.submit(stream, *bits)
+        except (struct.error, OverflowError) as problem:
+            raise found.block.misfit(values) from problem
 
-    def _submit(self, grid: Dim3, block: Dim3, address: int, stream: int) -> None:
-        shared = self.module.shared_bytes
-        (code,) = self._launch(self.function, *grid, *block, shared, stream, address, 0)
-        if code:
-            if code in self._lost:
-                # This thread has no context yet, or another device's: the slow way, only then.
-                with driver.on_device(self.device):
-                    (code,) = self._launch(self.function, *grid, *block, shared, stream, address, 0)
-            driver.check(self._bindings, f"launch of {self.module.entry}", (code,))
+    def submission(
+        self,
+        grid: int | tuple[int, ...],
+        block: int | tuple[int, ...],
+        cluster: int | tuple[int, ...] | None = None,
+        overlap: bool = False,
+        constants: Mapping[int, Any] | None = None,
+        encode: tuple[int, Encode] | None = None,
+    ) -> Submission:
+        """What launches it again and again; `constants` are parameters that stay, by position.
 
-    def _attributes(self, cluster: int | Sequence[int] | None, overlap: bool) -> list[Any]:
+        `encode` is the number of tensor maps, which are the last parameters, and what makes them.
+        Raises: ArgumentError K653, K656, K658.
+        """
+        blocks, threads = _dim3(grid, "grid"), _dim3(block, "block")
+        if prod(threads) != self.module.threads:
+            raise _wrong_threads(self.module, threads)
+        return Submission(
+            self.module.params,
+            (blocks, threads, self.module.shared_bytes),
+            self._attributes(None if cluster is None else _dim3(cluster, "cluster"), overlap),
+            constants or {},
+            (self._launcher, self._handle, self._failed, self._launches.__next__),
+            encode,
+        )
+
+    def _failed(self, code: int, config: Any, pointers: Any) -> None:
+        """Try again in a thread that has no context yet, or another device's.
+
+        Raises: DriverError K803 for any other reason.
+        """
+        codes = self._bindings.CUresult
+        if code in (codes.CUDA_ERROR_INVALID_CONTEXT, codes.CUDA_ERROR_INVALID_HANDLE):
+            with driver.on_device(self.device):
+                code = self._launcher(config, self._handle, pointers, None)
+        driver.check(self._bindings, f"launch of {self.module.entry}", (codes(code),))
+
+    def _attributes(self, cluster: Dim3 | None, overlap: bool) -> list[Attribute]:
         """The launch attributes for a cluster shape and for an early start."""
-        bindings, attributes = self._bindings, []
-        ids = bindings.CUlaunchAttributeID
+        ids, attributes = self._bindings.CUlaunchAttributeID, []
         if cluster is not None:
-            sizes = _dim3(cluster if isinstance(cluster, int) else tuple(cluster), "cluster")
-            if prod(sizes) > _PORTABLE_CLUSTER_BLOCKS:
-                kinds = bindings.CUfunction_attribute
+            if prod(cluster) > _PORTABLE_CLUSTER_BLOCKS:
+                kinds = self._bindings.CUfunction_attribute
                 allowed = kinds.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
                 driver.call("cuFuncSetAttribute", self.function, allowed, 1)
-            attribute = bindings.CUlaunchAttribute()
-            attribute.id = ids.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-            shape = attribute.value.clusterDim
-            shape.x, shape.y, shape.z = sizes
-            attributes.append(attribute)
+            number = ids.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+            attributes.append(Attribute.of(number, *cluster))
         if overlap:
-            attribute = bindings.CUlaunchAttribute()
-            attribute.id = ids.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-            attribute.value.programmaticStreamSerializationAllowed = 1
-            attributes.append(attribute)
+            number = ids.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            attributes.append(Attribute.of(number, 1))
         return attributes
-
-    def _submit_with(
-        self, attributes: list[Any], grid: Dim3, block: Dim3, address: int, stream: int
-    ) -> None:
-        bindings = self._bindings
-        config = bindings.CUlaunchConfig()
-        config.gridDimX, config.gridDimY, config.gridDimZ = grid
-        config.blockDimX, config.blockDimY, config.blockDimZ = block
-        config.sharedMemBytes = self.module.shared_bytes
-        config.hStream = bindings.CUstream(stream)
-        config.attrs = attributes
-        config.numAttrs = len(attributes)
-        with driver.on_device(self.device):
-            answer = bindings.cuLaunchKernelEx(config, self.function, address, 0)
-        driver.check(bindings, f"launch of {self.module.entry}", answer)
 
 
 def load(
@@ -170,6 +180,11 @@ def load(
         with _guard:
             found = _loaded.setdefault(place, loaded)
     return found
+
+
+def loaded_kernels() -> list[LoadedKernel]:
+    """Those of this process."""
+    return list(_loaded.values())
 
 
 def run(

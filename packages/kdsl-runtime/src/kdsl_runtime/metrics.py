@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import threading
 
+# What may become of a configuration that is tuned.
+STATUSES = ("right", "wrong", "refused", "broken")
 _NAMES = (
     "builds",
     "build_failures",
@@ -19,6 +21,7 @@ _NAMES = (
     "kernels_loaded",
     "late_builds",
     "pin_mismatches",
+    *(f"candidates_{status}" for status in STATUSES),
 )
 _lock = threading.Lock()
 _values: dict[str, float] = dict.fromkeys(_NAMES, 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import struct
 from collections.abc import Sequence
 from typing import Any
@@ -27,7 +26,7 @@ _AS_BITS: dict[str, np.dtype[Any]] = {
     "e4m3": np.dtype(np.uint8),
     "e5m2": np.dtype(np.uint8),
 }
-_MISFITS = (struct.error, OverflowError, TypeError, ValueError)
+MISFITS = (struct.error, OverflowError, TypeError, ValueError)
 
 
 class ParameterBlock:
@@ -35,12 +34,13 @@ class ParameterBlock:
 
     Tensor maps are 128 bytes at a multiple of 64.
 
-    Units: `offsets` and `size` in bytes.
+    Units: `offsets` and `size` in bytes. `layout` is the block for Python's struct module.
     """
 
     def __init__(self, params: Sequence[tuple[str, DType]]) -> None:
         self.params = tuple(params)
-        pieces, offsets, position = ["<"], [], 0
+        pieces: list[str] = []
+        offsets, position = [], 0
         for _, dtype in self.params:
             gap = -position % _align(dtype)
             pieces.append(f"{gap}x{_FORMATS[dtype.name]}" if gap else _FORMATS[dtype.name])
@@ -48,9 +48,10 @@ class ParameterBlock:
             position += gap + dtype.bytes
         self.offsets = tuple(offsets)
         self.size = position
-        self._struct = struct.Struct("".join(pieces))
+        self.layout = "".join(pieces)
+        self._struct = struct.Struct(f"<{self.layout}")
         self._converted = tuple(
-            (index, dtype) for index, (_, dtype) in enumerate(self.params) if _is_converted(dtype)
+            (index, dtype) for index, (_, dtype) in enumerate(self.params) if is_converted(dtype)
         )
 
     def pack_into(self, buffer: Any, values: Sequence[Any]) -> None:
@@ -58,10 +59,11 @@ class ParameterBlock:
 
         Raises: ArgumentError K653 (a value does not fit), K654 (their number).
         """
+        bits = self.bits(values)
         try:
-            self._struct.pack_into(buffer, 0, *(self._bits(values) if self._converted else values))
-        except _MISFITS as problem:
-            raise self._misfit(values) from problem
+            self._struct.pack_into(buffer, 0, *bits)
+        except MISFITS as problem:
+            raise self.misfit(values) from problem
 
     def pack(self, values: Sequence[Any]) -> bytes:
         """The bytes that `pack_into` writes."""
@@ -69,21 +71,30 @@ class ParameterBlock:
         self.pack_into(buffer, values)
         return bytes(buffer)
 
-    def _bits(self, values: Sequence[Any]) -> list[Any]:
-        out = list(values)
-        for index, dtype in self._converted:
-            if index < len(out):
-                out[index] = _as_bits(dtype, out[index])
-        return out
+    def bits(self, values: Sequence[Any]) -> Sequence[Any]:
+        """The values as Python's struct module takes them.
 
-    def _misfit(self, values: Sequence[Any]) -> ArgumentError:
+        Raises: ArgumentError K653 (one cannot be converted), K654 (their number).
+        """
         if len(values) != len(self.params):
             names = ", ".join(f"{name}: {dtype}" for name, dtype in self.params)
-            return ArgumentError(
+            raise ArgumentError(
                 f"expected {len(self.params)} values ({names}), got {len(values)}",
                 code="K654",
                 fix="pass one value for each kernel parameter",
             )
+        if not self._converted:
+            return values
+        out = list(values)
+        try:
+            for index, dtype in self._converted:
+                out[index] = _as_bits(dtype, out[index])
+        except MISFITS as problem:
+            raise self.misfit(values) from problem
+        return out
+
+    def misfit(self, values: Sequence[Any]) -> ArgumentError:
+        """The error K653 for the first value that its type cannot hold."""
         pairs = zip(self.params, values, strict=True)
         name, dtype, value = next((*param, got) for param, got in pairs if not _fits(param[1], got))
         return ArgumentError(
@@ -97,7 +108,8 @@ def _align(dtype: DType) -> int:
     return TENSOR_MAP_ALIGN if dtype is tensor_map else dtype.bytes
 
 
-def _is_converted(dtype: DType) -> bool:
+def is_converted(dtype: DType) -> bool:
+    """Whether Python's struct module has no letter for the type."""
     return dtype is tensor_map or dtype.name in _AS_BITS
 
 
@@ -111,22 +123,8 @@ def _as_bits(dtype: DType, value: Any) -> int | bytes:
 
 def _fits(dtype: DType, value: Any) -> bool:
     try:
-        bits = _as_bits(dtype, value) if _is_converted(dtype) else value
+        bits = _as_bits(dtype, value) if is_converted(dtype) else value
         struct.pack(f"<{_FORMATS[dtype.name]}", bits)
-    except _MISFITS:
+    except MISFITS:
         return False
     return True
-
-
-class ArgumentBuffer:
-    """One buffer of parameter values and the array of pointers that the driver takes."""
-
-    __slots__ = ("address", "buffer", "pointers")
-
-    def __init__(self, block: ParameterBlock) -> None:
-        self.buffer = ctypes.create_string_buffer(max(1, block.size))
-        base = ctypes.addressof(self.buffer)
-        self.pointers = (ctypes.c_void_p * max(1, len(block.offsets)))(
-            *(base + offset for offset in block.offsets)
-        )
-        self.address = ctypes.addressof(self.pointers)

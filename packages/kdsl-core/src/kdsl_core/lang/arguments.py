@@ -65,7 +65,7 @@ def bind(signature: Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 
     Raises: ArgumentError K603 (missing or unknown), K604 and on where a value does not fit.
     """
-    given = _by_name(signature, list(args), dict(kwargs))
+    given = by_name(signature, list(args), dict(kwargs))
     bound = Bound({}, {}, {})
     for parameter in signature.parameters:
         value = given[parameter.name]
@@ -81,7 +81,11 @@ def bind(signature: Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     return bound
 
 
-def _by_name(signature: Signature, args: list[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+def by_name(signature: Signature, args: list[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """What each parameter gets: an argument, a tuple of those that are left, or its default.
+
+    Raises: ArgumentError K603 for one that is missing, unknown or given twice.
+    """
     given: dict[str, Any] = {}
     for parameter in signature.parameters:
         if parameter.variadic:
@@ -106,6 +110,17 @@ def _wrong_call(signature: Signature, what: str) -> ArgumentError:
         f"{signature.name}: {what}",
         code="K603",
         fix=f"call it as {signature.name}[grid, block]({names})",
+    )
+
+
+def wrong_arrays(kernel: str, bound: Mapping[str, Any], arrays: Sequence[Any]) -> ArgumentError:
+    """The error of a bound launch that is given other arrays than those it was bound with."""
+    kinds = ", ".join(type(array).__name__ for array in arrays)
+    listed = ", ".join(f"{n}: {f.dtype} {f.shape}" for n, f in bound.items())
+    return ArgumentError(
+        f"{kernel} was bound for the arrays ({listed}), got ({kinds})",
+        code="K624",
+        fix="pass arrays of these types, shapes and strides by position, or call the kernel itself",
     )
 
 

@@ -38,6 +38,7 @@ _ALWAYS = frozenset(["_value_", "_name_", "__wrapped__"])
 # Code of other packages is followed as far as this; a trace that reads more is not kept on disk.
 _MOST_FACTS = 500
 _BUILTINS = frozenset(vars(builtins))
+_OFTEN = 4  # looks at the names after which the comparison is compiled, which takes a millisecond
 
 
 class Fact(NamedTuple):
@@ -74,6 +75,8 @@ class Dependencies:
         self._snapshot = Snapshot(
             self._bindings, self._cells, self._functions, self._contents, self._buffers
         )
+        self._asked = 0
+        self._names_hold = self._counted
 
     def _forget(self) -> None:
         self.facts: list[Fact] = []
@@ -89,7 +92,13 @@ class Dependencies:
 
     def unchanged(self) -> bool:
         """Whether every one of them is what it was."""
-        return self._snapshot.holds() and (self.outside is None or self.outside())
+        return self._names_hold() and (self.outside is None or self.outside())
+
+    def _counted(self) -> bool:
+        self._asked += 1
+        if self._asked == _OFTEN:
+            self._names_hold = self._snapshot.compiled()
+        return self._snapshot.holds()
 
     def codes(self) -> Iterator[CodeType]:
         """The code of every function reached, and of those nested in them."""

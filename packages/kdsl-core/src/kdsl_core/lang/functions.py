@@ -64,7 +64,7 @@ class Staged:
         Raises: StagingError K320, K321 as a launch would.
         """
         with _REWRITING:
-            node = _undecorated(definition(self.function, self.source))
+            node = _bare(definition(self.function, self.source))
             first = node.body[0]
             if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
                 node.body = node.body[1:]
@@ -108,7 +108,12 @@ class Staged:
 
 def _undecorated(node: FunctionNode) -> ast.FunctionDef:
     """A copy of a definition, for its decorators, defaults and annotations are bound already."""
-    new = copy.deepcopy(node)
+    return copy.deepcopy(_bare(node))
+
+
+def _bare(node: FunctionNode) -> ast.FunctionDef:
+    """The same, with the statements of the original."""
+    new = copy.copy(node)
     assert isinstance(new, ast.FunctionDef)
     new.decorator_list, new.returns, new.args = [], None, bare(new.args)
     return new

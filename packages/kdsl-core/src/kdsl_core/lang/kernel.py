@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NoReturn, overload
 
 from kdsl_core.errors import ArgumentError
@@ -12,7 +14,7 @@ from kdsl_core.lang import dump, watch
 from kdsl_core.lang.arguments import Bound, bind, classify
 from kdsl_core.lang.dependencies import Dependencies
 from kdsl_core.lang.functions import Staged
-from kdsl_core.lang.launch import Dim3, Launch, extent
+from kdsl_core.lang.launch import Dim3, KnownCalls, Launch, Place, extent
 from kdsl_core.lang.lowered import Lowered
 from kdsl_core.lang.signature import Signature
 from kdsl_core.lang.specialisation import Specialisation
@@ -53,6 +55,9 @@ class KernelFunction:
         self._traces: dict[Any, list[tuple[Dependencies, Traced]]] = {}
         self._lowered: dict[Any, list[tuple[Dependencies, Lowered]]] = {}
         self._classes: dict[Any, tuple[TensorClass, ...]] = {}
+        self._launches: dict[Any, Launch] = {}
+        self._places: dict[Any, Place] = {}
+        self.calls: dict[tuple[Any, ...], KnownCalls] = {}  # by how they were written
 
     def __repr__(self) -> str:
         return f"<kernel {self.__name__}>"
@@ -74,7 +79,24 @@ class KernelFunction:
                 code="K620",
                 fix=f"write {self.__name__}[(blocks_x, blocks_y), threads](…)",
             )
-        return Launch(self, *launch)
+        try:
+            return self._launches[launch]
+        except (KeyError, TypeError):  # new, or with a list in it
+            return Launch(self, *launch, kept=True)
+
+    def keep(self, sizes: tuple[Any, Any], launch: Launch) -> None:
+        """Give this launch again for grid and block that are equal, and were checked."""
+        with contextlib.suppress(TypeError):
+            _keep(self._launches, sizes, launch)
+
+    def place(self, grid: Dim3, block: Dim3, cluster: Dim3 | None, overlap: bool) -> Place:
+        """The one object for these sizes."""
+        key = grid, block, cluster, overlap
+        found = self._places.get(key)
+        if found is None:
+            found = Place(*key)
+            _keep(self._places, key, found)
+        return found
 
     def configure(
         self,
@@ -110,24 +132,26 @@ class KernelFunction:
         found = self._classes.get(facts)
         if found is None:
             found = classify(self.signature, bound.arrays)
-            if len(self._classes) >= _MOST_SHAPES:
-                self._classes.clear()
-            self._classes[facts] = found
+            _keep(self._classes, facts, found)
         return found
 
-    def traced(self, needed: Specialisation, *, afresh: bool = False) -> Traced:
+    def traced(
+        self, needed: Specialisation, *, within: AbstractContextManager[Any] | None = None
+    ) -> Traced:
         """The optimised IR of a specialisation; traced when it is new or what it read changed.
 
-        `afresh` traces in any case, for somebody who watches what a trace reads.
+        With `within` it is traced in any case, inside of this: for somebody who watches what the
+        author's code reads. The passes, which run none of it, come after.
         """
         kept = self._traces.setdefault(needed, [])
-        for dependencies, traced in () if afresh else kept:
+        for dependencies, traced in kept if within is None else ():
             if dependencies.unchanged():
                 return traced
         for watcher in watch.watchers:
             watcher.tracing(self, needed, [dependencies for dependencies, _ in kept])
         min_blocks = self.min_blocks_per_sm
-        traced = trace(self.staged, self.signature, needed, min_blocks_per_sm=min_blocks)
+        with within or contextlib.nullcontext():
+            traced = trace(self.staged, self.signature, needed, min_blocks_per_sm=min_blocks)
         optimise(traced.kernel)
         if dump.wanted("ir"):
             dump.write(self.__name__, "ir", print_kernel(traced.kernel))
@@ -146,20 +170,27 @@ class KernelFunction:
 
         Raises: as `module`; ArgumentError K602 without the package kdsl-runtime.
         """
+        return self.obtained(needed, target)[1]
+
+    def obtained(
+        self, needed: Specialisation, target: str | Target
+    ) -> tuple[Dependencies, Lowered]:
+        """The same with what it depends on."""
         kept = self._lowered.setdefault((needed, str(target)), [])
-        for dependencies, lowered in kept:
-            if dependencies.unchanged():
-                return lowered
+        for found in kept:
+            if found[0].unchanged():
+                return found
         from kdsl_core.lang.recipes import obtain
 
-        dependencies, lowered = obtain(self, needed, target_of(target))
-        kept[:] = [(dependencies, lowered), *kept[: _MOST_KEPT - 1]]
-        return lowered
+        made = obtain(self, needed, target_of(target))
+        kept[:] = [made, *kept[: _MOST_KEPT - 1]]
+        return made
 
     def clear(self) -> None:
         """Forget what was traced, so that the next use traces again or asks the cache."""
         self._traces.clear()
         self._lowered.clear()
+        self.calls.clear()
 
     def ir(self, *args: Any, block: Any, cluster: Any = None, **statics: Any) -> str:
         """The IR as text, for arrays or `kd.spec`s."""
@@ -260,3 +291,9 @@ def kernel(
     if function is not None:
         return KernelFunction(function)
     return lambda function: KernelFunction(function, min_blocks_per_sm, name)
+
+
+def _keep(known: dict[Any, Any], key: Any, value: Any) -> None:
+    if len(known) >= _MOST_SHAPES:
+        known.clear()
+    known[key] = value

@@ -6,7 +6,6 @@ named, environment variables, files, and questions whose answer nobody can ask a
 
 from __future__ import annotations
 
-import cProfile
 import gc
 import hashlib
 import os
@@ -16,9 +15,12 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import CodeType, FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kdsl_core.lang.origins import is_library_code, is_of_kdsl
+
+if TYPE_CHECKING:
+    from cProfile import Profile
 
 # Functions in C whose answer a later process cannot compare, as the profiler spells them.
 _QUESTION = re.compile(
@@ -35,6 +37,9 @@ _MISSING = "missing"
 # The hooks of editable installs and of test runners run behind it, and are nobody's helpers.
 _IMPORTING = "_find_and_load"
 _active = threading.local()
+# One thread at a time: a process has room for one profiler, and one trace at a time runs anyway.
+_profiling = threading.RLock()
+_LONGEST_WAIT_S = 60.0  # for a trace that waits for a thread that traces
 _hooking = threading.Lock()
 _hooked = False
 
@@ -97,14 +102,29 @@ class _Variables(dict[Any, Any]):
 
 
 @contextmanager
-def observing() -> Iterator[Observed]:
-    """Observe this thread; a profiler that is at work already makes that a surprise."""
-    observed = Observed()
-    profiler = cProfile.Profile()
-    if not _began(profiler):
-        observed.surprises.add("another profiler is at work")
-        yield observed
-        return
+def observing(observed: Observed | None = None) -> Iterator[Observed]:
+    """Observe this thread; a profiler that is at work already makes that a surprise.
+
+    Threads: others that come meanwhile wait for its end.
+    """
+    observed = observed or Observed()
+    alone = _profiling.acquire(timeout=_LONGEST_WAIT_S)
+    try:
+        from cProfile import Profile  # not needed where everything was recalled
+
+        profiler = Profile()
+        if not alone or not _began(profiler):
+            observed.surprises.add("another profiler is at work")
+            yield observed
+            return
+        yield from _observed(observed, profiler)
+    finally:
+        if alone:
+            _profiling.release()
+    observed.ran(profiler.getstats())
+
+
+def _observed(observed: Observed, profiler: Profile) -> Iterator[Observed]:
     _active.observed = observed
     collecting = gc.isenabled()
     gc.disable()  # finalizers are no part of the trace
@@ -116,7 +136,14 @@ def observing() -> Iterator[Observed]:
         _active.observed = None
         if collecting:
             gc.enable()
-    observed.ran(profiler.getstats())
+
+
+def _renew_lock() -> None:
+    global _profiling
+    _profiling = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 def state_of(name: str) -> str:
@@ -137,13 +164,13 @@ def still(states: Mapping[str, str]) -> bool:
     return all(state_of(name) == state for name, state in states.items())
 
 
-def _began(profiler: cProfile.Profile) -> bool:
+def _began(profiler: Profile) -> bool:
     """Enable it, unless there is another one."""
     if sys.getprofile() is not None:
         return False
     try:
         profiler.enable()
-    except ValueError:  # from Python 3.12 on, when another thread has one
+    except (ValueError, RuntimeError):  # another thread has one, or is about to
         return False
     return True
 

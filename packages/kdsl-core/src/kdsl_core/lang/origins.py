@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import sysconfig
 import time
 from functools import cache
 from types import CodeType, FunctionType, ModuleType
@@ -14,7 +13,7 @@ from typing import Any
 LIBRARIES = ("kdsl_core", "numpy", "ml_dtypes")
 # When this process had begun to read kdsl's files; one that is younger is not what runs here.
 LOADED_NS = time.time_ns()
-_STDLIB = os.path.join(sysconfig.get_paths()["stdlib"], "")
+_STDLIB = os.path.join(os.path.dirname(os.__file__), "")
 _INSTALLED = ("site-packages", "dist-packages")
 
 

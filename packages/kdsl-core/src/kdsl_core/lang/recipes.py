@@ -10,7 +10,7 @@ import hashlib
 import sys
 from collections.abc import Iterable, Iterator
 from functools import cache
-from importlib import metadata
+from importlib import import_module
 from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING, Any
@@ -27,6 +27,7 @@ from kdsl_core.lang.origins import LIBRARIES, LOADED_NS, is_library_code
 from kdsl_core.lang.signature import Signature
 
 if TYPE_CHECKING:
+    from kdsl_core.lang.functions import Staged
     from kdsl_core.lang.kernel import KernelFunction
     from kdsl_core.lang.specialisation import Specialisation
 
@@ -45,8 +46,10 @@ def obtain(
     reads: dict[str, str] = {}
 
     def trace() -> tuple[str, dict[str, Any] | None]:
-        with observing() as observed:
-            traced = kernel.traced(needed, afresh=True)
+        for staged in _staged(kernel, before):
+            staged.rewritten()  # now, for under observation it takes four times as long
+        observed = Observed()
+        traced = kernel.traced(needed, within=observing(observed))
         lowered = Lowered.of(kernel.built(traced, target), traced)
         made.append(lowered)
         reads.update(observed.states())
@@ -72,7 +75,7 @@ def ingredients(
     kernel: KernelFunction, needed: Specialisation, target: Target, dependencies: Dependencies
 ) -> dict[str, Any] | None:
     """Everything that decides the PTX, as JSON values; None when something cannot be stated."""
-    classes, statics, block, cluster = needed
+    classes, statics, block, cluster, _ = needed
     kdsl = library_digest()
     try:
         read = digests(dependencies)
@@ -84,7 +87,7 @@ def ingredients(
     return {
         "kdsl": kdsl,
         "python": [sys.implementation.cache_tag, sys.flags.optimize],
-        "libraries": [metadata.version(name) for name in LIBRARIES[1:]],
+        "libraries": [import_module(name).__version__ for name in LIBRARIES[1:]],
         "text": text,
         "kernel": [*_declared(kernel.signature), kernel.min_blocks_per_sm],
         "classes": [[*_plain(item)] for item in classes],
@@ -124,12 +127,17 @@ def _unnamed(
 ) -> Iterator[CodeType]:
     """The author's code that ran although nothing names it."""
     named = set(dependencies.codes())
-    staged = [fact.value.__kdsl_staged__ for fact in dependencies.facts if fact.kind == "staged"]
-    for item in (kernel.staged, *staged):
+    for item in _staged(kernel, dependencies):
         named.update(nested_codes(item.rewritten().__code__))
     for code in ran:
         if code not in named and not is_library_code(code) and not _is_generated(code):
             yield code
+
+
+def _staged(kernel: KernelFunction, dependencies: Dependencies) -> list[Staged]:
+    """The kernel's function and the `@kd.func`s that it could reach."""
+    reached = (fact.value for fact in dependencies.facts if fact.kind == "staged")
+    return [kernel.staged, *(value.__kdsl_staged__ for value in reached)]
 
 
 def _is_generated(code: CodeType) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -11,8 +11,8 @@ import numpy as np
 
 from kdsl_core import sim
 from kdsl_core.errors import ArgumentError
-from kdsl_core.lang.arguments import Bound, bind
-from kdsl_core.lang.launch import Dim3, cluster_of, extent
+from kdsl_core.lang.arguments import Bound, bind, facts_of, wrong_arrays
+from kdsl_core.lang.launch import Dim3, Place, cluster_of, extent
 from kdsl_core.ptx.costs import costs
 
 if TYPE_CHECKING:
@@ -90,6 +90,26 @@ def simulate_bound(
 ) -> Simulated:
     """Run a kernel on arguments that are bound already."""
     return simulate_traced(kernel.trace(bound, block, cluster), grid, bound, options)
+
+
+def bound_in_simulator(kernel: KernelFunction, place: Place, bound: Bound) -> Callable[..., None]:
+    """What `Launch.bind` gives for NumPy arrays: everything is looked at, since nothing hurries."""
+    needed = kernel.specialised(bound, place.block, place.cluster)
+
+    def run(*arrays: Any) -> None:
+        if len(arrays) != len(bound.arrays):
+            raise wrong_arrays(kernel.__name__, bound.arrays, arrays)
+        facts = {n: facts_of(a, n) for n, a in zip(bound.arrays, arrays, strict=True)}
+        given = Bound(facts, bound.scalars, bound.statics)
+        same = all(
+            (f.dtype, f.shape, f.device) == (facts[n].dtype, facts[n].shape, facts[n].device)
+            for n, f in bound.arrays.items()
+        )
+        if not same or kernel.specialised(given, place.block, place.cluster) != needed:
+            raise wrong_arrays(kernel.__name__, bound.arrays, arrays)
+        simulate_bound(kernel, place.grid, place.block, given, {"profile": False}, place.cluster)
+
+    return run
 
 
 def simulate_traced(

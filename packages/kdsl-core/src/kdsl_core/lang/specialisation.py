@@ -7,6 +7,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any, NamedTuple
 
 from kdsl_core.lang.launch import Dim3
+from kdsl_core.lang.nested_types import nested_types
 from kdsl_core.lang.tensor_class import TensorClass
 
 _NONE = "none"
@@ -34,13 +35,14 @@ class Specialisation(NamedTuple):
     """The classes of the tensors, the trace-time arguments with their types, block and cluster.
 
     Two calls with equal specialisations share the code, as long as what the kernel reads besides
-    stays what it is.
+    stays what it is. `nested` has the types within the trace-time arguments.
     """
 
     classes: tuple[TensorClass, ...]
     statics: tuple[tuple[str, type, Any], ...]
     block: Dim3
     cluster: Dim3 | None = None
+    nested: tuple[Any, ...] = ()
 
     @classmethod
     def of(
@@ -53,8 +55,9 @@ class Specialisation(NamedTuple):
         """The specialisation with these values for the trace-time arguments."""
         # 1, 1.0 and True are equal keys of a dict, and different code.
         items = tuple([(name, type(value), value) for name, value in statics.items()])
-        # At every launch: the class's own constructor costs as much as all the rest.
-        return tuple.__new__(cls, (classes, items, block, cluster))
+        nested = tuple(map(nested_types, statics.values()))
+        # The class's own constructor costs as much as all the rest.
+        return tuple.__new__(cls, (classes, items, block, cluster, nested))
 
     def __str__(self) -> str:
         parts = [str(item) for item in self.classes]
@@ -101,16 +104,26 @@ def _between_values(name: str, before: Any, after: Any) -> Iterator[Difference]:
     """The differing fields of two dataclasses of one type, else the values themselves."""
     if type(before) is not type(after):
         yield Difference("static", name, "", _typed(before), _typed(after))
-    elif before != after:
-        inner: list[Difference] = []
-        if is_dataclass(before) and not isinstance(before, type):
-            for field in fields(before):
-                if field.compare:
-                    pair = (getattr(value, field.name) for value in (before, after))
-                    inner += _between_values(f"{name}.{field.name}", *pair)
+    elif before != after or nested_types(before) != nested_types(after):
+        inner = [
+            difference
+            for part, *pair in _parts(before, after)
+            for difference in _between_values(f"{name}{part}", *pair)
+        ]
         yield from inner or [
             Difference("static", name, "", _shown(before), _another(before, after))
         ]
+
+
+def _parts(before: Any, after: Any) -> Iterator[tuple[str, Any, Any]]:
+    """What two values of one type consist of, where that can be named."""
+    if is_dataclass(before) and not isinstance(before, type):
+        for field in fields(before):
+            if field.compare:
+                yield f".{field.name}", getattr(before, field.name), getattr(after, field.name)
+    elif isinstance(before, tuple) and before == after:
+        for i, pair in enumerate(zip(before, after, strict=True)):
+            yield f"[{i}]", *pair
 
 
 def _typed(value: Any) -> str:

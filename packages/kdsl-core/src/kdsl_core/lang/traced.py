@@ -95,7 +95,7 @@ def trace(
     min_blocks_per_sm: int | None = None,
 ) -> Traced:
     """Trace a kernel in one specialisation."""
-    classes, items, block, cluster = needed
+    classes, items, block, cluster, _ = needed
     statics = {name: value for name, _, value in items}
     whiles: set[str] = set()
     for _ in range(_MOST_RETRACES):

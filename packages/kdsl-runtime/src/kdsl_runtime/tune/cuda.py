@@ -109,7 +109,7 @@ class Bench:
         scratch = {name: View.of(spec, self.index) for name, spec in specs.items()}
         return [
             [
-                replace(call, launch=replace(call.launch, stream=self.stream.handle))
+                replace(call, launch=call.launch.on(self.stream.handle))
                 for call in self.space.calls(self.problem, config, {**arrays, **scratch})
             ]
             for arrays in self.sets

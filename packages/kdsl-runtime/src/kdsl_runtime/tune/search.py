@@ -10,6 +10,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from typing import Any
 
+from kdsl_runtime import metrics
 from kdsl_runtime.dispatch import Config
 from kdsl_runtime.problem import Problem
 from kdsl_runtime.tune.candidate import Built, build_candidate, toolchain_id
@@ -292,6 +293,7 @@ class Search:
         record = self._record(candidate, rung, trial)
         if self.setting.journal.get(record.key) != record:
             self.setting.journal.add(record)
+            metrics.add(f"candidates_{trial.status}")
         self._count(record)
 
     def _count(self, record: Record) -> None:

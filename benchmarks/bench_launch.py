@@ -1,0 +1,93 @@
+"""What a launch costs in Python: on a driver that does nothing, for three and eight arrays."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from pathlib import Path
+from typing import Any
+
+import kdsl_core as kd
+from kdsl_runtime import driver, launch
+from kdsl_runtime.device_array import DeviceArray
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+M = kd.Tensor["f32", "m n"]
+SHAPE, THREADS = (16, 32), 128
+
+
+@kd.kernel
+def sum_of_two(a: M, b: M, c: M):
+    """c = a + b, a column for each thread."""
+    n = kd.thread_idx()[0]
+    if n < c.shape[1]:
+        c[0, n] = a[0, n] + b[0, n]
+
+
+@kd.kernel
+def sum_of_seven(a: M, b: M, c: M, d: M, e: M, f: M, g: M, h: M):
+    """h = a + … + g."""
+    n = kd.thread_idx()[0]
+    if n < h.shape[1]:
+        parts = [x[0, n] for x in (a, b, c, d, e, f, g)]
+        h[0, n] = sum(parts[1:], parts[0])
+
+
+def array(number: int) -> DeviceArray:
+    """An array without memory."""
+    made = DeviceArray.__new__(DeviceArray)
+    made.shape, made.dtype, made.index, made.pointer = SHAPE, kd.f32, 0, 4096 * (number + 1)
+    return made
+
+
+class Launches:
+    """Launches like one before, with all guards, and bound ones."""
+
+    params = (3, 8)
+    param_names = ("arrays",)
+
+    def setup(self, count: int) -> None:
+        """A kernel that was launched before; loading and launching give at once."""
+        from runtime.fake_gpu import FakeDriver
+
+        fake = FakeDriver()
+        nothing = ctypes.CDLL(None).getpid  # a call without arguments: those given are not read
+        nothing.restype = None
+        chip = driver.Device(0, "H200", (9, 0), 132, 1 << 37, 232448)
+        self._replaced: list[tuple[Any, str, Any]] = []
+        for where, name, value in (
+            (driver, "device", lambda index: chip),
+            (driver, "load_module", lambda image, index: 1),
+            (driver, "kernel_function", lambda *arguments: 1),
+            (driver, "require_driver", lambda: fake),
+            (driver, "launcher", lambda: nothing),
+            (launch, "_loaded", {}),
+        ):
+            self._replaced.append((where, name, getattr(where, name)))
+            setattr(where, name, value)
+        self.kernel = {3: sum_of_two, 8: sum_of_seven}[count]
+        self.kernel.clear()
+        self.arrays = [array(i) for i in range(count)]
+        self.bound = self.kernel[1, THREADS].bind(*self.arrays)
+        for _ in range(8):
+            self.time_unbound(count)
+
+    def teardown(self, count: int) -> None:
+        """The driver as it was."""
+        for where, name, value in self._replaced:
+            setattr(where, name, value)
+
+    def time_unbound(self, count: int) -> None:
+        """`kernel[grid, block](…)`."""
+        self.kernel[1, THREADS](*self.arrays)
+
+    def time_bound(self, count: int) -> None:
+        """The function that `bind` gave."""
+        self.bound(*self.arrays)
+
+
+for _benchmark in vars(Launches).values():
+    if getattr(_benchmark, "__name__", "").startswith("time_"):
+        _benchmark.version = "1"
+del _benchmark

@@ -1,0 +1,80 @@
+"""From the start of a process to its first launch of a cached Hopper GEMM, step by step.
+
+    OUT=results python3 benchmarks/gpu/startup.py
+
+Each run is a fresh interpreter (`startup_steps.py`); a first one, which is not counted, compiles
+Python's files and fills the cache. "kdsl" is the imports, the look-ups and the launch; the rest is
+Python, NumPy, the driver's bindings, its context and what it does to load a module. "cold" runs
+have an empty cache each: what counts there is PTX and machine code. `$OUT/startup.json` gets all.
+`--no-gpu` measures what needs none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+STEPS = Path(__file__).parents[1] / "startup_steps.py"
+OURS = ("kdsl imports", "PTX", "machine code", "launch")
+BUILDING = ("PTX", "machine code")
+TARGETS_S = {"all": 0.35, "kdsl": 0.06, "cold build": 0.25}
+Steps = dict[str, float]
+
+
+def life(cache: str, *, gpu: bool) -> Steps:
+    """Seconds of each step of one process."""
+    environment = {**os.environ, "KDSL_CACHE_DIR": cache}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    words = [sys.executable, str(STEPS), str(time.time()), *(["--gpu"] if gpu else [])]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=120)
+    if done.returncode:
+        sys.exit(f"{STEPS.name} failed: {done.stderr[-2000:]}")
+    steps: Steps = json.loads(done.stdout.splitlines()[-1])
+    steps.pop("modules")
+    return steps
+
+
+def medians(lives: list[Steps]) -> Steps:
+    """The median of each step."""
+    return {step: statistics.median(each[step] for each in lives) for step in lives[0]}
+
+
+def main(words: list[str]) -> int:
+    """Measure; exit code 1 when a target is missed."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--runs", type=int, default=15)
+    parser.add_argument("--no-gpu", action="store_true")
+    options = parser.parse_args(words)
+    gpu = not options.no_gpu
+    with tempfile.TemporaryDirectory() as warm:
+        life(warm, gpu=gpu)
+        cached = medians([life(warm, gpu=gpu) for _ in range(options.runs)])
+    cold = []
+    for _ in range(max(3, options.runs // 3)):
+        with tempfile.TemporaryDirectory() as empty:
+            cold.append(life(empty, gpu=False))
+    sums = {
+        "all": sum(seconds for step, seconds in cached.items() if step != "run"),
+        "kdsl": sum(cached.get(step, 0.0) for step in OURS),
+        "cold build": sum(medians(cold)[step] for step in BUILDING),
+    }
+    folder = Path(os.environ.get("OUT", "results"))
+    folder.mkdir(parents=True, exist_ok=True)
+    report = {"cached": cached, "cold": medians(cold), "sums": sums, "python": sys.version}
+    (folder / "startup.json").write_text(json.dumps(report, indent=1))
+    for step, seconds in cached.items():
+        print(f"{step:16}{seconds * 1e3:8.1f} ms{'  kdsl' * (step in OURS)}")
+    for name, seconds in sums.items():
+        print(f"{name:16}{seconds * 1e3:8.1f} ms, at most {TARGETS_S[name] * 1e3:.0f}")
+    return 1 if any(sums[name] > most for name, most in TARGETS_S.items()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,73 @@
+"""One life of a process that launches a Hopper GEMM, step by step; prints seconds as JSON.
+
+    KDSL_CACHE_DIR=DIR python3 benchmarks/startup_steps.py SPAWNED [--gpu]
+
+SPAWNED is `time.time()` before the process was started. Without `--gpu` it ends when the machine
+code is there. It imports as little as it can itself.
+"""
+
+import sys
+import time
+
+STEPS = {"interpreter": time.time() - float(sys.argv[1])}
+_start = time.perf_counter()
+
+
+def done(step: str) -> None:
+    """The step that ends here."""
+    global _start
+    STEPS[step] = time.perf_counter() - _start
+    _start = time.perf_counter()
+
+
+def main(gpu: bool) -> None:
+    """Import, find or build, and launch."""
+    import ml_dtypes  # noqa: F401 - its time is NumPy's
+    import numpy as np
+
+    done("numpy")
+    import kdsl_core as kd
+    import kdsl_runtime as kr
+    from kdsl_fuse.kernels import gemm_sm90_model as model
+    from kdsl_fuse.kernels.gemm_sm90 import gemm_sm90, identity
+    from kdsl_fuse.kernels.gemm_sm90_config import Sm90Config
+    from kdsl_fuse.kernels.gemm_sm90_plan import Sm90Plan
+
+    done("kdsl imports")
+    size, config = 1024, Sm90Config((128, 256, 64), 4)
+    plan = Sm90Plan(model.Problem(size, size, size), config)
+    specs = [kd.spec("bf16", (size, size)) for _ in range(3)]
+    statics = {"epilogue": identity, "config": config}
+    needed = gemm_sm90.specialisation(*specs, block=config.threads, cluster=plan.cluster, **statics)
+    lowered = gemm_sm90.lowered(needed, "sm_90a")
+    done("PTX")
+    kr.build(lowered.module)
+    done("machine code")
+    if not gpu:
+        return
+    from cuda.bindings import driver  # noqa: F401 - only its time counts
+
+    done("cuda.bindings")
+    kr.require_driver()
+    done("cuInit")
+    kr.driver.primary_context(0)
+    with kr.driver.on_device(0):
+        pass
+    done("context")
+    arrays = [kr.DeviceArray((size, size), kd.bf16) for _ in range(3)]
+    done("arrays")
+    kr.load(lowered.module, 0)
+    done("module load")
+    launch = gemm_sm90.configure(grid=plan.grid, block=config.threads, cluster=plan.cluster)
+    launch(*arrays, **statics)
+    done("launch")
+    kr.driver.call("cuCtxSynchronize")
+    done("run")
+    assert np.isfinite(1.0)
+
+
+main("--gpu" in sys.argv)
+STEPS["modules"] = len(sys.modules)
+import json  # noqa: E402 - not before
+
+print(json.dumps(STEPS))

@@ -1,0 +1,93 @@
+"""The memory of a launch, as a driver written in C reads it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kdsl_core import dtypes as dt
+from kdsl_runtime.submission import Attribute, Submission
+
+C_FILES = Path(__file__).with_name("c")
+PARAMS = [("x", dt.u64), ("n", dt.i32), ("by", dt.f32), ("y", dt.u64), ("last", dt.i8)]
+LAUNCH = """
+import ctypes, sys
+from runtime.test_submission import PARAMS
+from kdsl_runtime.submission import Attribute, Submission
+
+call = ctypes.CDLL(sys.argv[1]).cuLaunchKernelEx
+function = ctypes.c_void_p(2)
+attributes = [Attribute.of(4, 2, 1, 1), Attribute.of(6, 1)]
+sizes = ((3, 2, 1), (64, 1, 1), 1 << 16)
+launch = call, function, print, lambda: None
+made = Submission(PARAMS, sizes, attributes, {1: -3, 4: -1}, launch)
+for stream in (9, 0):
+    made.submit(stream, 0x1122334455667788, 0.5, 2**64 - 1)
+"""
+
+
+def test_a_driver_in_c_reads_it(tmp_path: Path) -> None:
+    """Sizes, stream, attributes and each parameter, those that vary and those that do not."""
+    library = tmp_path / "libcuda.so.1"
+    words = ["gcc", "-std=c11", "-D_GNU_SOURCE", "-shared", "-fPIC", f"-I{C_FILES / 'stub'}"]
+    subprocess.run([*words, "-o", library, C_FILES / "fake_driver.c"], check=True, timeout=60)
+    places = [str(C_FILES.parents[1]), *sys.path]
+    env = {**os.environ, "KDSL_SIZES": "8,4,4,8,1", "PYTHONPATH": os.pathsep.join(places)}
+    done = subprocess.run(
+        [sys.executable, "-c", LAUNCH, str(library)],
+        env=env, capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    params = "params 8877665544332211 fdffffff 0000003f ffffffffffffffff ff"
+    head = "launch 2 grid 3 2 1 block 64 1 1 shared 65536 stream {} attribute 4 2 1 1 attribute 6 1"
+    assert done.stdout.splitlines() == [
+        line for stream in (9, 0) for line in (f"{head.format(stream)} 0 0", params)
+    ]
+
+
+def test_maps_follow_from_what_varies() -> None:
+    """They are made once for the same values, and are the last parameters."""
+    made: list[tuple[int, ...]] = []
+
+    def encode(*values: int) -> list[bytes]:
+        made.append(values)
+        return [bytes([values[0]]) * 128, bytes([values[1]]) * 128]
+
+    def launch(config: object, function: object, pointers: list[int], extra: object) -> int:
+        seen.append([ctypes.string_at(pointer, 1)[0] for pointer in pointers])
+        return 0
+
+    seen: list[list[int]] = []
+    params = [("a", dt.u8), ("b", dt.u8), ("m", dt.tensor_map), ("k", dt.tensor_map)]
+    sizes = ((1, 1, 1), (32, 1, 1), 0)
+    launched = (launch, None, None, lambda: None)
+    submit = Submission(params, sizes, [], {}, launched, (2, encode)).submit
+    for values in ((1, 2), (3, 4), (1, 2)):
+        submit(0, *values)
+    assert seen == [[1, 2, 1, 2], [3, 4, 3, 4], [1, 2, 1, 2]] and made == [(1, 2), (3, 4)]
+
+
+@pytest.mark.parametrize("count", [0, 1, 40])
+def test_any_number_of_parameters(count: int) -> None:
+    """None, one and many, all of which vary or none of which does."""
+    seen: list[int] = []
+
+    def launch(config: object, function: object, pointers: list[int], extra: object) -> int:
+        seen.append(len([pointer for pointer in pointers if pointer]))
+        return 0
+
+    params = [(f"p{i}", dt.u64) for i in range(count)]
+    launched = (launch, None, None, lambda: None)
+    for constants in ({}, dict.fromkeys(range(count), 7)):
+        submission = Submission(params, ((1, 1, 1), (32, 1, 1), 0), [], constants, launched)
+        submission.submit(0, *([5] * (count - len(constants))))
+    assert seen == [count, count]
+
+
+def test_attributes_are_as_large_as_the_drivers() -> None:
+    """The number, padding, and 64 bytes of value."""
+    assert bytes(Attribute.of(4, 2, 1)) == b"\4" + bytes(7) + b"\2\0\0\0\1" + bytes(59)
