@@ -29,6 +29,7 @@ def _circular(x: Array, exact: Array) -> Array:
 # function → (arguments, exact results) ↦ the absolute error that PTX allows
 BOUNDS: dict[str, Callable[[Array, Array], Array]] = {
     "exp2": _relative(2 * 2.0**-23),
+    "exp2_ftz": _relative(2 * 2.0**-23),
     "rcp": _relative(2.0**-23),
     "rsqrt": _relative(2.0**-22.9),
     "sqrt": _relative(2.0**-23),
