@@ -10,6 +10,7 @@ import torch
 
 import kdsl_core as kd
 from kdsl_fuse.kernels import elementwise, row_programs, rows_plan
+from kdsl_fuse.kernels.columns import reduce_columns
 from kdsl_fuse.kernels.elementwise import ElementwisePlan
 from kdsl_fuse.kernels.rows_plan import RowsPlan
 
@@ -69,6 +70,11 @@ def row_numbers(rows: int, columns: int, dtype: Any) -> tuple[list[Any], list[An
     return [torch.empty(rows, dtype=dtype, device="cuda")], [full(rows, columns, dtype)]
 
 
+def column_numbers(rows: int, columns: int, dtype: Any) -> tuple[list[Any], list[Any]]:
+    """One output a column."""
+    return [torch.empty(columns, dtype=dtype, device="cuda")], [full(rows, columns, dtype)]
+
+
 def three_inputs(rows: int, columns: int, dtype: Any) -> tuple[list[Any], list[Any]]:
     """Three inputs of the full shape."""
     inputs = [full(rows, columns, dtype) for _ in range(3)]
@@ -95,6 +101,19 @@ class Pointwise:
     def run(self, *operands: Any) -> None:
         """Launch."""
         self.plan.run(self.function, *operands)
+
+
+class ColumnSum:
+    """The sum of each column, as the benchmark runs plans."""
+
+    config = None
+
+    def __init__(self, outputs: list[Any], inputs: list[Any]) -> None:
+        pass
+
+    def run(self, y: Any, x: Any) -> None:
+        """Launch."""
+        reduce_columns("sum", x, y)
 
 
 def pointwise(function: Any) -> Callable[[list[Any], list[Any]], Pointwise]:
@@ -161,6 +180,7 @@ OPERATIONS = {
                   lambda x: x.sum(-1), 1),
         Operation("max", row_numbers, program(row_programs.reduction("max")),
                   lambda x: x.amax(-1), 1),
+        Operation("column_sum", column_numbers, ColumnSum, lambda x: x.sum(0), 1),
         Operation("pointwise10", three_inputs, pointwise(ten_operators), ten_in_torch, 4),
         Operation("copy", in_and_out, pointwise(copied), torch.clone, 2),
     )

@@ -25,6 +25,7 @@ import torch
 from row_cases import OPERATIONS, Operation, Pointwise, with_config
 
 from kdsl_core.errors import KdslError
+from kdsl_fuse.kernels import row_programs, rows_plan
 
 COLUMNS = (128, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 FEW_COLUMNS = (256, 1024, 8192, 32768, 131072)
@@ -104,6 +105,8 @@ def reference_of(op: Operation, inputs: list[Any]) -> list[Any]:
 def variants(plan: Any) -> dict[str, Any]:
     """Other configurations that compute the same."""
     c, found = plan.config, {}
+    if c is None:
+        return {}
     caches = {"load cs": {"load": "cs"}, "store cs": {"store": "cs"},
               "both cs": {"load": "cs", "store": "cs"}, "load nc": {"load": "nc"},
               "store cg": {"store": "cg"}}  # fmt: skip
@@ -173,6 +176,10 @@ def measured(op: Operation, n: int, options: argparse.Namespace) -> dict[str, An
     plan = op.plan(*sets[0])
     record["config"] = str(plan.config)
     launches = {"kdsl": ours(plan, sets), "eager": theirs(op.torch, sets)}
+    if op.name == "softmax" and n >= 16384:
+        powers = row_programs.softmax(fast=True, online=True)
+        online = rows_plan.choose(powers, *sets[0][0], *sets[0][1])
+        launches["online"] = ours(online, sets)
     if not options.no_compile:
         torch._dynamo.reset()
         launches["compile"] = theirs(torch.compile(op.torch, dynamic=False), sets)
@@ -186,7 +193,7 @@ def measured(op: Operation, n: int, options: argparse.Namespace) -> dict[str, An
             results = launch(0)
             results = sets[0][0] if results is None else results
             record["errors"][name] = error_of(results, reference)
-            if name in ("kdsl", "best") and record["errors"][name] > 2 * BOUNDS[dtype]:
+            if name in ("kdsl", "best", "online") and record["errors"][name] > 2 * BOUNDS[dtype]:
                 raise RuntimeError(f"wrong: error {record['errors'][name]:.1e}")
             sides[name] = timing.prepared(launch, len(sets))
         except FAILURES as problem:
@@ -207,6 +214,8 @@ def line(record: dict[str, Any], copy: float) -> str:
     for other in ("eager", "compile"):
         words.append(f"{sides[other] / mine:7.3f}" if other in sides else "      —")
     words.append(f"  {record['errors']['kdsl']:.0e}")
+    if "online" in sides:
+        words.append(f" online {record['bytes'] / sides['online'] / copy:.3f}")
     if "best" in sides:
         share = record["bytes"] / sides["best"] / copy
         words.append(f"  best {share:.3f} {record['best']}")

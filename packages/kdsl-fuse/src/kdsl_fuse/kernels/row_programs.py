@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 import kdsl_core as kd
-from kdsl_core.dtypes import DType
+from kdsl_core.dtypes import DType, f32
 
 Scalars: TypeAlias = "tuple[Any, ...]"
 LOG2_E, LN_2 = math.log2(math.e), math.log(2.0)
@@ -39,7 +39,7 @@ class Reduction(Protocol):
         """The state of both; commutes."""
 
     def finish(self, state: Scalars, count: Any, stats: Scalars) -> Scalars:
-        """The statistics of a row of `count` (f32) elements."""
+        """The statistics of a row of `count` (an integer) elements."""
 
 
 @dataclass(frozen=True)
@@ -105,8 +105,8 @@ def plain(total: Any, count: Any, stats: Scalars) -> Scalars:
 
 
 def mean_of(total: Any, count: Any, stats: Scalars) -> Scalars:
-    """The total over the number of elements."""
-    return (total / count.to(total.dtype),)
+    """The total over the number of elements, a float."""
+    return ((total.to(f32) if total.dtype.is_int else total) / count,)
 
 
 def nothing(stats: Scalars) -> Any:

@@ -139,7 +139,7 @@ class Share:
     def __init__(self, config: RowConfig, shape: Any, start: Any = 0) -> None:
         self.config, self.shape, self.start = config, shape, start
         self.height, self.columns = shape
-        self.count = kd.as_scalar(self.columns).to(kd.f32)
+        self.count = kd.as_scalar(self.columns)
         self.lane = kd.thread_rank() % config.lanes
         first = kd.cluster_idx()[0] * config.rows + kd.thread_rank() // config.lanes
         self.rows = [first + config.groups * r for r in range(config.together)]
