@@ -74,10 +74,14 @@ def columns(
     for row in kd.range(start + level, stop, step):
         rows = [row + c.depth * u for u in range(c.unrolled)]
         insides = [exists & (at < stop) for at in rows]
-        found = [
-            [kd.where(inside, widened(v), fill) for v in neighbours(x, (at, column), 1, c.width, inside)]
+        read = [
+            neighbours(x, (at, column), 1, c.width, inside)
             for at, inside in zip(rows, insides, strict=True)
-        ]  # fmt: skip
+        ]
+        found = [
+            [kd.where(inside, widened(value), fill) for value in vector]
+            for vector, inside in zip(read, insides, strict=True)
+        ]
         for i, values in enumerate(zip(*found, strict=True)):
             held[i] = reduction.combine((held[i],), reduced(reduction, values, c.first))[0]
     totals = over_levels(reduction, held, lane, level, c)

@@ -280,6 +280,12 @@ class Exponential:
             return kd.exp2(kd.fma(value, LOG2_E, -(top * LOG2_E)), ftz=True)
         return kd.exp(value - top)
 
+    def scale(self, top: Any, base: Any) -> Any:
+        """What brings powers relative to `top` to powers relative to `base`: 1 if they are equal."""
+        if self.fast:
+            return kd.exp2(top * LOG2_E - base * LOG2_E, ftz=True)
+        return kd.exp(top - base)
+
     def log_of_sum(self, total: Any, top: Any) -> Any:
         """log Σ e^(value − top) of a sum of such powers."""
         if not self.fast:
@@ -339,7 +345,7 @@ class TopAndSum:
         """The larger top, and both sums relative to it."""
         top = kd.maximum(a[0], b[0])
         base = _finite(top)
-        return top, sum(x[1] * self.exponential.of(x[0], base) for x in (a, b))
+        return top, sum(x[1] * self.exponential.scale(x[0], base) for x in (a, b))
 
     def finish(self, state: Scalars, count: Any, stats: Scalars) -> Scalars:
         """Top and sum."""

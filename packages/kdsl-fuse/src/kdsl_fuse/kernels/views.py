@@ -86,6 +86,8 @@ def require_distinct(x: Any, name: str) -> None:
     """
     spec = arrays.spec_of(x)
     assert spec is not None, "outputs are arrays"
+    if 0 in spec.shape:
+        return
     reached = 1
     for step, extent in sorted(zip(spec.strides, spec.shape, strict=True)):
         if extent > 1 and step < reached:
