@@ -25,8 +25,8 @@ class ElementwiseConfig:
     """How elements are shared among threads.
 
     A thread takes `vectors` times `width` neighbouring elements of the last mode, and reads all of
-    them before it computes. `partial` says that the last block has too few, `wide` that vectors are
-    counted in 64 bits. `load` and `store` are cache operators.
+    them before it computes. `partial` says that the last block has too few, `wide` that elements
+    are counted in 64 bits. `load` and `store` are cache operators.
     """
 
     width: int
@@ -159,5 +159,5 @@ def _shared_out(
         config,
         vectors=vectors,
         partial=total % (config.threads * vectors) != 0,
-        wide=total + config.threads * vectors > _LARGEST_I32,
+        wide=(total + config.threads * vectors) * config.width > _LARGEST_I32,
     )

@@ -16,6 +16,7 @@ import kdsl_core as kd
 from kdsl_core.dtypes import DType, f32
 
 Scalars: TypeAlias = "tuple[Any, ...]"
+_CHAINS = 4  # sums that a thread computes side by side, as additions take four cycles
 LOG2_E, LN_2 = math.log2(math.e), math.log(2.0)
 INFINITY = float("inf")
 
@@ -94,11 +95,6 @@ def itself(value: Any, *_: Any) -> Any:
     return value
 
 
-def square(value: Any, stats: Scalars) -> Any:
-    """value²."""
-    return value * value
-
-
 def plain(total: Any, count: Any, stats: Scalars) -> Scalars:
     """The total."""
     return (total,)
@@ -109,31 +105,24 @@ def mean_of(total: Any, count: Any, stats: Scalars) -> Scalars:
     return ((total.to(f32) if total.dtype.is_int else total) / count,)
 
 
-def nothing(stats: Scalars) -> Any:
-    """Adds nothing: 0."""
-    return 0
-
-
 # -- reductions ------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Sum:
-    """Σ term(value, stats), finished by a function of (total, count, stats)."""
+    """Σ value, finished by a function of (total, count, stats)."""
 
-    term: Callable[[Any, Scalars], Any] = itself
     finished: Callable[[Any, Any, Scalars], Scalars] = plain
-    filled: Callable[[Scalars], Any] = nothing
 
     def identity(self, dtype: DType) -> Scalars:
         """Zero."""
         return (0,)
 
     def fill(self, dtype: DType, stats: Scalars) -> Any:
-        """A value whose term is zero."""
-        return self.filled(stats)
+        """Zero."""
+        return 0
 
     def local(self, values: Sequence[Any], stats: Scalars) -> Scalars:
-        """The sum of terms, in pairs."""
-        return (tree(add, [self.term(value, stats) for value in values]),)
+        """The sum, in pairs."""
+        return (tree(add, values),)
 
     def combine(self, a: Scalars, b: Scalars) -> Scalars:
         """The sum."""
@@ -215,15 +204,36 @@ class ReciprocalRoot:
         return (kd.rsqrt(total / count + self.eps),)
 
 
-def square_from_mean(value: Any, stats: Scalars) -> Any:
-    """The square of the distance from the mean."""
-    distance = value - stats[0]
-    return distance * distance
+@dataclass(frozen=True)
+class SumOfSquares:
+    """Σ value², or where `centred` Σ (value − mean)², of a mean that is the first statistic."""
 
+    centred: bool
+    finished: Callable[[Any, Any, Scalars], Scalars] = plain
 
-def first_of(stats: Scalars) -> Any:
-    """The first statistic: the mean, whose distance from itself is 0."""
-    return stats[0]
+    def identity(self, dtype: DType) -> Scalars:
+        """Zero."""
+        return (0,)
+
+    def fill(self, dtype: DType, stats: Scalars) -> Any:
+        """Zero, or the mean, whose distance from itself is zero."""
+        return stats[0] if self.centred else 0
+
+    def local(self, values: Sequence[Any], stats: Scalars) -> Scalars:
+        """The sum of squares, in a few chains of fused steps that are added up in pairs."""
+        parts = [value - stats[0] for value in values] if self.centred else list(values)
+        chains = [part * part for part in parts[:_CHAINS]]
+        for i, part in enumerate(parts[_CHAINS:]):
+            chains[i % _CHAINS] = kd.fma(part, part, chains[i % _CHAINS])
+        return (tree(add, chains),)
+
+    def combine(self, a: Scalars, b: Scalars) -> Scalars:
+        """The sum."""
+        return (a[0] + b[0],)
+
+    def finish(self, state: Scalars, count: Any, stats: Scalars) -> Scalars:
+        """What `finished` makes of the sum."""
+        return self.finished(state[0], count, stats)
 
 
 @dataclass(frozen=True)
@@ -238,10 +248,12 @@ class Normalised:
     def __call__(self, value: Any, extras: Scalars, stats: Scalars) -> Scalars:
         """The results for one element."""
         result = (value - stats[0]) * stats[1] if self.centred else value * stats[0]
-        if self.weight:
+        if self.weight and self.bias:
+            result = kd.fma(result, *extras)
+        elif self.weight:
             result = result * extras[0]
-        if self.bias:
-            result = result + extras[-1]
+        elif self.bias:
+            result = result + extras[0]
         return (result, value) if self.total else (result,)
 
 
@@ -254,9 +266,9 @@ def norm(
     Extras are weight and bias; a second output gets the sum where `total` is true.
     """
     scale = ReciprocalRoot(eps)
-    phases: tuple[Reduction, ...] = (Sum(square, scale),)
+    phases: tuple[Reduction, ...] = (SumOfSquares(centred, scale),)
     if centred:
-        phases = Sum(finished=mean_of), Sum(square_from_mean, scale, first_of)
+        phases = (Sum(finished=mean_of), *phases)
     return RowProgram(
         phases, add if residual else itself, Normalised(centred, weight, bias, total),
         inputs=1 + residual, extras=weight + bias, outputs=1 + total,
@@ -281,7 +293,7 @@ class Exponential:
         return kd.exp(value - top)
 
     def scale(self, top: Any, base: Any) -> Any:
-        """What brings powers relative to `top` to powers relative to `base`: 1 if they are equal."""
+        """From powers relative to `top` to those relative to `base`: 1 if they are equal."""
         if self.fast:
             return kd.exp2(top * LOG2_E - base * LOG2_E, ftz=True)
         return kd.exp(top - base)

@@ -21,7 +21,6 @@ _BLOCK = 256  # threads where a row takes fewer
 _MOST_LANES = 512
 _MOST_BLOCKS = 8  # of a cluster on every chip that has clusters
 _HELD_BYTES = 128  # of inputs that a thread has under way, and of values that it holds
-_EARLY_BYTES = 64  # of the epilogue's operands that a thread can hold besides
 _LINE_LANES = 8  # of 16 bytes: a whole line of memory
 _MOST_TOGETHER = 8
 
@@ -98,8 +97,10 @@ def choose(program: RowProgram, *operands: Any, multiprocessors: int = MULTIPROC
     joined = joined.permuted(range(len(joined.shape))[::-1])  # neighbouring rows first
     steps = tuple(strides[id(x)][-1] if any(x is y for y in full) else None for x in operands)
     width, read, later = _accesses(program, operands, joined, depth, steps)
-    config = shared_out(math.prod(joined.shape), depth, width, read, multiprocessors)
-    early = later * config.width * config.vectors * config.together <= _EARLY_BYTES
+    height = math.prod(joined.shape)
+    config = shared_out(height, depth, width, max(read, 4), multiprocessors)
+    held = config.width * config.vectors * config.together
+    early = held * (read + later) <= _HELD_BYTES
     return RowsPlan(program, joined, depth, steps, replace(config, early=early))
 
 
@@ -149,7 +150,7 @@ def _accesses(
             read, later = (
                 (read, later + facts.dtype.bytes) if is_extra else (read + facts.dtype.bytes, later)
             )
-    return common_width(described, len(joined.shape)), max(read, 4), later
+    return common_width(described, len(joined.shape)), read, later
 
 
 @lru_cache(maxsize=4096)
