@@ -58,6 +58,7 @@ def columns(
     Block (i, part) takes the part's rows of lanes · width columns. `count` is the number of
     elements reduced in the end.
     """
+    kd.launch_dependents()  # once all blocks have begun: the next launch fills what gets free
     kd.wait_for_dependencies()
     c = config
     x, y = (t if len(t.shape) == 2 else t.group(1, len(t.shape)) for t in (x, y))

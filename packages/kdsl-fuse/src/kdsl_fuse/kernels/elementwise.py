@@ -49,6 +49,7 @@ def elementwise(
 
     Shapes: all the same; inputs may be broadcast by strides of 0.
     """
+    kd.launch_dependents()  # once all blocks have begun: the next launch fills what gets free
     kd.wait_for_dependencies()
     c = config
     along = len(operands[0].shape) - 1

@@ -64,6 +64,7 @@ def rows(*arrays: kd.Tensor, program: kd.Static, config: kd.Static):
     Shapes: outputs, inputs and extras (…, n), extras perhaps broadcast by strides of 0; row outputs
     and row inputs (…). All leading modes are the same.
     """
+    kd.launch_dependents()  # once all blocks have begun: the next launch fills what gets free
     kd.wait_for_dependencies()
     operands = Operands(program, arrays)
     share = Share(config, operands.full[0].shape)

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from kdsl_core.errors import ArgumentError
+from kdsl_core.lang.spec import ArraySpec
 from kdsl_fuse import arrays
 from kdsl_fuse.kernels.row_programs import RowProgram
 from kdsl_fuse.kernels.rows import RowConfig, rows
@@ -62,14 +63,23 @@ class RowsPlan:
         """The kernel's trace-time arguments."""
         return {"program": self.program, "config": self.config}
 
+    def _layouts(self) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+        """Shape and strides of each operand as the kernel takes it."""
+        shape = self.rows.shape
+        return [
+            (shape, lead) if step is None else ((*shape, self.columns), (*lead, step))
+            for lead, step in zip(self.rows.strides, self.steps, strict=True)
+        ]
+
     def views(self, operands: Sequence[Any]) -> list[Any]:
         """The operands, in the kernel's order, as the kernel takes them."""
-        shape, found = self.rows.shape, []
-        for x, lead, step in zip(operands, self.rows.strides, self.steps, strict=True):
-            tail = () if step is None else (step,)
-            found.append(arrays.strided(x, (*shape, self.columns)[: len(lead) + len(tail)],
-                                        (*lead, *tail)))  # fmt: skip
-        return found
+        pairs = zip(operands, self._layouts(), strict=True)
+        return [arrays.strided(x, *layout) for x, layout in pairs]
+
+    def described(self, operands: Sequence[Any]) -> list[ArraySpec]:
+        """What the views would be, also of operands without data."""
+        pairs = zip(operands, self._layouts(), strict=True)
+        return [Modes(shape, (steps,)).described([x])[0] for x, (shape, steps) in pairs]
 
     def run(self, *operands: Any) -> None:
         """Outputs, row outputs, inputs, extras and row inputs, on the arrays' current stream."""
