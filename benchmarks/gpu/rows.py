@@ -29,7 +29,14 @@ from kdsl_fuse.kernels import row_programs, rows_plan
 
 COLUMNS = (128, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 FEW_COLUMNS = (256, 1024, 8192, 32768, 131072)
-MOST_COLUMNS = {"softmax": COLUMNS, "rms_norm": COLUMNS, "pointwise10": (8192,), "copy": (8192,)}
+OWN_COLUMNS = {
+    "softmax": COLUMNS,
+    "rms_norm": COLUMNS,
+    "cross_entropy": (1024, 32768, 131072),
+    "sum": (1024, 131072),
+    "column_sum": (1024, 32768),
+    **dict.fromkeys(("log_softmax", "max", "pointwise10", "copy"), (8192,)),
+}
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 TOTAL_BYTES = 1 << 27  # of one array of the full shape
 SETS = 2
@@ -59,7 +66,7 @@ def cases(options: argparse.Namespace) -> Iterator[tuple[Operation, int]]:
     wanted = [
         (name, n)
         for name in options.ops
-        for n in options.columns or MOST_COLUMNS.get(name, FEW_COLUMNS)
+        for n in options.columns or OWN_COLUMNS.get(name, FEW_COLUMNS)
     ]
     first = [x for x in wanted if x[1] in FEW_COLUMNS or x[0] not in ("softmax", "rms_norm")]
     for name, n in [*first, *(x for x in wanted if x not in first)]:
