@@ -9,10 +9,9 @@ from typing import Any
 import torch
 
 import kdsl_core as kd
-from kdsl_fuse.kernels import elementwise, row_programs, rows_plan
+from kdsl_fuse.kernels import elementwise, row_ops, row_programs, rows_plan
 from kdsl_fuse.kernels.columns import reduce_columns
 from kdsl_fuse.kernels.elementwise import ElementwisePlan
-from kdsl_fuse.kernels.rows_plan import RowsPlan
 
 functional = torch.nn.functional
 EPS = 1e-5
@@ -25,6 +24,7 @@ class Operation:
 
     `given` makes (outputs, inputs) in our kernel's order. `traffic` is how many arrays of the full
     shape it must read and write; PyTorch's function takes the inputs and gives the outputs.
+    `program` is that of a row-wise operation, in as many phases as rows that are held have.
     """
 
     name: str
@@ -32,6 +32,15 @@ class Operation:
     plan: Callable[[list[Any], list[Any]], Any]
     torch: Callable[..., Any]
     traffic: int
+    program: Any = None
+
+
+def row_wise(
+    name: str, given: Any, program: Any, theirs: Any, traffic: int, plan: Any = None
+) -> Operation:
+    """An operation of `rows`; `plan` where it is not just the program's."""
+    chosen = plan or (lambda outputs, inputs: rows_plan.choose(program, *outputs, *inputs))
+    return Operation(name, given, chosen, theirs, traffic, program)
 
 
 def full(rows: int, columns: int, dtype: Any) -> Any:
@@ -79,11 +88,6 @@ def three_inputs(rows: int, columns: int, dtype: Any) -> tuple[list[Any], list[A
     """Three inputs of the full shape."""
     inputs = [full(rows, columns, dtype) for _ in range(3)]
     return [torch.empty_like(inputs[0])], inputs
-
-
-def program(made: Any) -> Callable[[list[Any], list[Any]], RowsPlan]:
-    """Our plan of a row-wise program."""
-    return lambda outputs, inputs: rows_plan.choose(made, *outputs, *inputs)
 
 
 @dataclass(frozen=True)
@@ -150,6 +154,12 @@ def add_norm(x: Any, residual: Any, weight: Any) -> Any:
     return functional.rms_norm(total, total.shape[-1:], weight, EPS), total
 
 
+def add_layer_norm(x: Any, residual: Any, weight: Any, bias: Any) -> Any:
+    """LayerNorm of a sum, and the sum."""
+    total = x + residual
+    return functional.layer_norm(total, total.shape[-1:], weight, bias, EPS), total
+
+
 def losses(logits: Any, labels: Any) -> Any:
     """Cross-entropy of each row."""
     return functional.cross_entropy(logits.float(), labels, reduction="none", ignore_index=IGNORED)
@@ -163,23 +173,25 @@ def copied(x: Any) -> Any:
 OPERATIONS = {
     op.name: op
     for op in (
-        Operation("softmax", in_and_out, program(row_programs.softmax(fast=True)),
-                  lambda x: torch.softmax(x, -1), 2),
-        Operation("log_softmax", in_and_out, program(row_programs.log_softmax(fast=True)),
-                  lambda x: torch.log_softmax(x, -1), 2),
-        Operation("rms_norm", with_weights(1), program(row_programs.norm(EPS, centred=False)),
-                  lambda x, w: functional.rms_norm(x, x.shape[-1:], w, EPS), 2),
-        Operation("add_rms_norm", with_weights(1, residual=True), program(
-            row_programs.norm(EPS, centred=False, residual=True, total=True)), add_norm, 4),
-        Operation("layer_norm", with_weights(2),
-                  program(row_programs.norm(EPS, centred=True, bias=True)),
-                  lambda x, w, b: functional.layer_norm(x, x.shape[-1:], w, b, EPS), 2),
-        Operation("cross_entropy", with_labels,
-                  program(row_programs.cross_entropy(fast=True, ignore_index=IGNORED)), losses, 1),
-        Operation("sum", row_numbers, program(row_programs.reduction("sum")),
-                  lambda x: x.sum(-1), 1),
-        Operation("max", row_numbers, program(row_programs.reduction("max")),
-                  lambda x: x.amax(-1), 1),
+        row_wise("softmax", in_and_out, row_programs.softmax(fast=True),
+                 lambda x: torch.softmax(x, -1), 2,
+                 lambda outputs, inputs: row_ops.softmax_plan(*inputs, *outputs)),
+        row_wise("log_softmax", in_and_out, row_programs.log_softmax(fast=True),
+                 lambda x: torch.log_softmax(x, -1), 2,
+                 lambda outputs, inputs: row_ops.log_softmax_plan(*inputs, *outputs)),
+        row_wise("rms_norm", with_weights(1), row_programs.norm(EPS, centred=False),
+                 lambda x, w: functional.rms_norm(x, x.shape[-1:], w, EPS), 2),
+        row_wise("add_rms_norm", with_weights(1, residual=True),
+                 row_programs.norm(EPS, centred=False, residual=True, total=True), add_norm, 4),
+        row_wise("layer_norm", with_weights(2), row_programs.norm(EPS, centred=True, bias=True),
+                 lambda x, w, b: functional.layer_norm(x, x.shape[-1:], w, b, EPS), 2),
+        row_wise("add_layer_norm", with_weights(2, residual=True), row_programs.norm(
+            EPS, centred=True, bias=True, residual=True, total=True), add_layer_norm, 4),
+        row_wise("cross_entropy", with_labels,
+                 row_programs.cross_entropy(fast=True, ignore_index=IGNORED), losses, 1,
+                 lambda outputs, inputs: row_ops.cross_entropy_plan(*inputs, *outputs, IGNORED)),
+        row_wise("sum", row_numbers, row_programs.reduction("sum"), lambda x: x.sum(-1), 1),
+        row_wise("max", row_numbers, row_programs.reduction("max"), lambda x: x.amax(-1), 1),
         Operation("column_sum", column_numbers, ColumnSum, lambda x: x.sum(0), 1),
         Operation("pointwise10", three_inputs, pointwise(ten_operators), ten_in_torch, 4),
         Operation("copy", in_and_out, pointwise(copied), torch.clone, 2),

@@ -4,8 +4,9 @@
 
 All sides of a case run by turns, as CUDA graphs over buffers that the L2 cache cannot hold; figures
 are medians. Every side is first checked against f32 in PyTorch. Shares are of the bandwidth that a
-copy of 1 GiB reaches. `--tune` tries other configurations of ours as well, and times the fastest of
-them beside the chosen one.
+copy of 1 GiB reaches. Where rows are staged, plans that hold them are timed as well ("held").
+`--tune` tries other configurations of ours (`few` or `all`), and times the fastest of them beside
+the chosen one.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import row_variants
 import timing
 import torch
-from row_cases import OPERATIONS, Operation, Pointwise, with_config
+from row_cases import OPERATIONS, Operation
 
 from kdsl_core.errors import KdslError
-from kdsl_fuse.kernels import row_programs, rows_plan
+from kdsl_fuse.kernels import rows_plan
 
 COLUMNS = (128, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 FEW_COLUMNS = (256, 1024, 8192, 32768, 131072)
@@ -35,11 +36,14 @@ OWN_COLUMNS = {
     "cross_entropy": (1024, 32768, 131072),
     "sum": (1024, 131072),
     "column_sum": (1024, 32768),
+    "add_layer_norm": (1024, 8192, 32768, 131072),
     **dict.fromkeys(("log_softmax", "max", "pointwise10", "copy"), (8192,)),
 }
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 TOTAL_BYTES = 1 << 27  # of one array of the full shape
 SETS = 2
+GRAPH_SECONDS = 1.5e-3  # of launches in a row: their events cost some microseconds
+POINTWISE = ("pointwise10", "copy")  # whose columns do not matter
 BOUNDS = {torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10, torch.float32: 1e-5}
 TINY = 1e-30
 Sets = list[tuple[list[Any], list[Any]]]
@@ -53,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
     words.add_argument("--columns", nargs="+", type=int, help="instead of the usual ones")
     words.add_argument("--dtype", choices=DTYPES, default="bf16")
     words.add_argument("--bytes", type=int, default=TOTAL_BYTES, help="of one array")
-    words.add_argument("--tune", action="store_true", help="try other configurations as well")
+    words.add_argument("--tune", choices=("few", "all"), help="try other configurations as well")
     words.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
     words.add_argument("--seconds-per-case", type=float, default=0.15)
     words.add_argument("--seconds", type=float, default=150.0, help="for the whole run")
@@ -63,12 +67,15 @@ def parser() -> argparse.ArgumentParser:
 
 
 def cases(options: argparse.Namespace) -> Iterator[tuple[Operation, int]]:
-    """Operations and columns, widely spaced columns of all operations first."""
-    wanted = [
-        (name, n)
-        for name in options.ops
-        for n in options.columns or OWN_COLUMNS.get(name, FEW_COLUMNS)
-    ]
+    """Operations and columns: as asked for, or widely spaced columns of all operations first."""
+    if options.columns:
+        for name in (x for x in options.ops if x in POINTWISE):
+            yield OPERATIONS[name], OWN_COLUMNS[name][0]
+        for n in options.columns:
+            for name in (x for x in options.ops if x not in POINTWISE):
+                yield OPERATIONS[name], n
+        return
+    wanted = [(name, n) for name in options.ops for n in OWN_COLUMNS.get(name, FEW_COLUMNS)]
     first = [x for x in wanted if x[1] in FEW_COLUMNS or x[0] not in ("softmax", "rms_norm")]
     for name, n in [*first, *(x for x in wanted if x not in first)]:
         yield OPERATIONS[name], n
@@ -110,51 +117,11 @@ def reference_of(op: Operation, inputs: list[Any]) -> list[Any]:
     return list(results) if isinstance(results, tuple) else [results]
 
 
-def variants(plan: Any) -> dict[str, Any]:
-    """Other configurations that compute the same."""
-    c, found = plan.config, {}
-    if c is None:
-        return {}
-    caches = {"load cs": {"load": "cs"}, "store cs": {"store": "cs"},
-              "both cs": {"load": "cs", "store": "cs"}, "load nc": {"load": "nc"},
-              "store cg": {"store": "cg"}}  # fmt: skip
-    found |= {name: replace(c, **options) for name, options in caches.items()}
-    if isinstance(plan, Pointwise):
-        for vectors in (1, 2, 4, 8):
-            for threads in (128, 256, 512):
-                name = f"{threads}x{vectors}"
-                found[name] = replace(c, vectors=vectors, threads=threads, partial=True)
-        return {name: with_config(plan, config) for name, config in found.items()}
-    found["early"] = replace(c, early=not c.early)
-    for name, lanes, vectors, cluster in (
-        ("lanes x2", 2, 0.5, 1), ("lanes /2", 0.5, 2, 1), ("cluster x2", 0.5, 1, 2),
-        ("cluster x2 deep", 0.25, 2, 2), ("cluster x2 flat", 1, 0.5, 2),
-        ("cluster /2", 2, 1, 0.5),
-    ):  # fmt: skip
-        held = int(c.lanes * lanes), int(c.vectors * vectors), int(c.cluster * cluster)
-        if 0 in held or held[0] > 1024 or held[2] > 8 or held[0] * held[1] * held[2] != (
-            c.lanes * c.vectors * c.cluster
-        ) or (held[2] > 1 and held[0] < 64):  # fmt: skip
-            continue
-        groups = max(c.threads // held[0], 1)
-        changed = replace(
-            c, lanes=held[0], vectors=held[1], cluster=held[2], groups=groups, partial=True
-        )
-        found[name] = changed
-        found[f"{name}, both cs"] = replace(changed, load="cs", store="cs")
-    for groups in (c.groups // 2, c.groups * 2):
-        if groups and groups * c.lanes <= 1024 and groups * c.lanes >= 32:
-            found[f"groups {groups}"] = replace(c, groups=groups, partial=True)
-    if c.together > 1 or c.lanes <= 32:
-        found[f"together {c.together * 2}"] = replace(c, together=c.together * 2, partial=True)
-    return {name: with_config(plan, config) for name, config in found.items()}
-
-
-def tuned(plan: Any, sets: Sets, reference: list[Any]) -> tuple[dict[str, Any], Any]:
+def tuned(found: dict[str, Any], sets: Sets, reference: list[Any]) -> tuple[dict[str, Any], Any]:
     """Microseconds of each variant, or why there are none, and the fastest right one's plan."""
     times: dict[str, Any] = {}
     best = None
-    for name, other in variants(plan).items():
+    for name, other in found.items():
         try:
             launch = ours(other, sets)
             for x in sets[0][0]:
@@ -184,15 +151,15 @@ def measured(op: Operation, n: int, options: argparse.Namespace) -> dict[str, An
     plan = op.plan(*sets[0])
     record["config"] = str(plan.config)
     launches = {"kdsl": ours(plan, sets), "eager": theirs(op.torch, sets)}
-    if op.name == "softmax" and n >= 16384:
-        powers = row_programs.softmax(fast=True, online=True)
-        online = rows_plan.choose(powers, *sets[0][0], *sets[0][1])
-        launches["online"] = ours(online, sets)
+    if op.program and plan.config.staged:
+        held = rows_plan.choose(op.program, *sets[0][0], *sets[0][1], staging=False)
+        launches["held"] = ours(held, sets)
     if not options.no_compile:
         torch._dynamo.reset()
         launches["compile"] = theirs(torch.compile(op.torch, dynamic=False), sets)
     if options.tune:
-        record["tuned"], best = tuned(plan, sets, reference)
+        found = row_variants.few(plan, op) if options.tune == "few" else row_variants.every(plan)
+        record["tuned"], best = tuned(found, sets, reference)
         if best:
             record["best"], launches["best"] = best[1], ours(best[2], sets)
     sides = {}
@@ -202,9 +169,9 @@ def measured(op: Operation, n: int, options: argparse.Namespace) -> dict[str, An
             results = sets[0][0] if results is None else results
             record["errors"][name] = error_of(results, reference)
             right = record["errors"][name] <= 2 * BOUNDS[dtype]
-            if name in ("kdsl", "best", "online") and not right:
+            if name in ("kdsl", "best", "held") and not right:
                 raise RuntimeError(f"wrong: error {record['errors'][name]:.1e}")
-            sides[name] = timing.prepared(launch, len(sets))
+            sides[name] = timing.prepared(launch, len(sets), GRAPH_SECONDS)
         except FAILURES as problem:
             record["failures"][name] = f"{type(problem).__name__}: {problem}"[:300]
     times = timing.interleaved(sides, options.seconds_per_case)
@@ -223,8 +190,8 @@ def line(record: dict[str, Any], copy: float) -> str:
     for other in ("eager", "compile"):
         words.append(f"{sides[other] / mine:7.3f}" if other in sides else "      —")
     words.append(f"  {record['errors']['kdsl']:.0e}")
-    if "online" in sides:
-        words.append(f" online {record['bytes'] / sides['online'] / copy:.3f}")
+    if "held" in sides:
+        words.append(f" held {record['bytes'] / sides['held'] / copy:.3f}")
     if "best" in sides:
         share = record["bytes"] / sides["best"] / copy
         words.append(f"  best {share:.3f} {record['best']}")

@@ -28,6 +28,10 @@ CONFIGS = {
     "cluster of three warps": RowConfig(4, 96, 1, cluster=4),
     "streamed": RowConfig(8, 32, 1, streamed=True),
     "streamed by a cluster": RowConfig(2, 32, 1, cluster=2, streamed=True),
+    "staged": RowConfig(4, 32, 1, staged=2),
+    "staged in part": RowConfig(4, 96, 1, staged=1),
+    "staged by a cluster": RowConfig(4, 32, 1, cluster=2, staged=1, load="cs"),
+    "staged by a cluster in turns": RowConfig(4, 32, 1, cluster=4, staged=2),
     "hints": RowConfig(8, 32, 1, groups=2, load="cs", store="cs"),
 }
 CONFIG_COLUMNS = {"lane": 8, "part of a warp": 40, "narrow": 32}
@@ -133,11 +137,13 @@ def test_wide_numbers(dtype: Any) -> None:
         np.testing.assert_array_equal(y, getattr(np, name)(x, axis=-1))
 
 
-def test_long_rows() -> None:
-    """A row beyond what a cluster holds is streamed, and losses of it are right, too."""
-    x = numbers((1, 140_000), bf16)
+@pytest.mark.parametrize("columns", [140_000, 140_001])
+def test_long_rows(columns: int) -> None:
+    """Rows beyond what a cluster holds are staged, or streamed where no copy can take them."""
+    x = numbers((1, columns), bf16)
     y, labels, losses = np.empty_like(x), np.array([77]), np.empty(1, np.float32)
-    assert row_ops.softmax_plan(x, y).config.streamed
+    config = row_ops.softmax_plan(x, y).config
+    assert (config.staged > 0, config.streamed) == (columns % 8 == 0, columns % 8 != 0)
     row_ops.softmax(x, y)
     np.testing.assert_allclose(y.astype(np.float64), softmax(x), rtol=ULPS[bf16])
     row_ops.cross_entropy(x, labels, losses)
@@ -159,6 +165,15 @@ def test_strided_rows() -> None:
     target = np.empty((3, 4, 64), np.float32).transpose(1, 0, 2)
     row_ops.softmax(numbers((4, 3, 64)), target)
     np.testing.assert_allclose(target, softmax(numbers((4, 3, 64))), rtol=ULPS[np.float32])
+
+
+def test_staged_rows_of_axes_that_do_not_join() -> None:
+    """Copied from where they lie; one row for all of the second input."""
+    x, shared = numbers((4, 3, 200)).transpose(1, 0, 2), numbers((200,), np.float32, 1)
+    y = np.empty(x.shape, np.float32)
+    program = row_programs.norm(1e-5, centred=False, weight=False, residual=True)
+    simulated(program, y, x, shared, config=RowConfig(4, 32, 1, staged=2))
+    np.testing.assert_allclose(y, normalised(x + shared, 1e-5, False), rtol=1e-5, atol=1e-6)
 
 
 def test_nothing_to_do() -> None:
@@ -221,19 +236,38 @@ def test_weights_cost_no_extra_sectors_of_rows() -> None:
     assert profile.totals["global_load_sectors"] == (2 * x.nbytes + weights) / 32
 
 
+@pytest.mark.parametrize("cluster", [1, 4])
+def test_traffic_of_staged_rows(cluster: int) -> None:
+    """The copy engine reads each row once; results go out by whole sectors, without conflicts."""
+    x = numbers((2, 32768), bf16)
+    y = np.empty_like(x)
+    config = rows_plan.staged_by(RowConfig(8, 512, 2, cluster=cluster), x.shape[1])
+    for online in (False, True):
+        program = row_programs.softmax(fast=True, online=online)
+        profile = simulated(program, y, x, config=config)
+        assert profile.totals["global_load_sectors"] == 0
+        assert profile.totals["global_store_sectors"] == x.nbytes / 32
+        assert profile.bank_conflicts == 0
+        np.testing.assert_allclose(y.astype(np.float64), softmax(x), rtol=ULPS[bf16])
+
+
 # -- choices ---------------------------------------------------------------------------------------
 @pytest.mark.parametrize("width", [1, 2, 4, 8])
 @pytest.mark.parametrize("height", [1, 100, 1 << 16])
-def test_every_length_is_covered(width: int, height: int) -> None:
+@pytest.mark.parametrize("staged", [0, 2])
+def test_every_length_is_covered(width: int, height: int, staged: int) -> None:
     """All columns have a thread, blocks are whole warps of at most 1024 threads."""
     for columns in [*range(width, 3000, 7 * width), *(2**i * width for i in range(10, 18))]:
         columns -= columns % width
-        config = rows_plan.shared_out(height, columns, width, 4)
+        config = rows_plan.shared_out(height, columns, width, 4, staged_bytes=staged)
+        turns = max(config.staged, 1)
         assert config.threads % 32 == 0
         assert config.threads <= 1024
-        assert config.streamed or config.columns >= columns
-        assert config.ragged or config.columns == columns
-        assert config.columns - columns < config.columns / config.vectors or config.lanes == 1
+        assert config.streamed or turns * config.columns >= columns
+        assert config.ragged or turns * config.columns == columns
+        spare = turns * config.columns - columns
+        assert spare < turns * config.columns / config.vectors or config.lanes == 1
+        assert config.staged * config.chunk * staged <= rows_plan.MOST_STAGE_BYTES
 
 
 def test_few_rows_are_spread() -> None:
@@ -241,6 +275,20 @@ def test_few_rows_are_spread() -> None:
     assert rows_plan.shared_out(16, 16384, 8, 4).cluster == 8
     assert rows_plan.shared_out(4096, 16384, 8, 4).cluster == 1
     assert rows_plan.shared_out(4096, 131072, 8, 4).cluster == 8
+    assert not rows_plan.shared_out(16, 131072, 8, 4, staged_bytes=2).staged
+
+
+@pytest.mark.parametrize("columns", [16384, 32768, 50304, 65536, 131072, 262144])
+@pytest.mark.parametrize("column_bytes", [2, 4])
+def test_three_blocks_with_long_rows_share_a_multiprocessor(
+    columns: int, column_bytes: int
+) -> None:
+    """In shared memory, as long as a cluster of eight has room."""
+    config = rows_plan.shared_out(4096, columns, 8, 4, staged_bytes=column_bytes)
+    part = config.staged * config.chunk * column_bytes
+    assert config.staged
+    assert 3 * (part + 2048) <= 228 << 10 or config.cluster == 8
+    assert config.threads <= 512
 
 
 # -- bad input -------------------------------------------------------------------------------------
@@ -290,4 +338,5 @@ def test_assembles_without_spilling() -> None:
         )  # fmt: skip
         report = assemble(module, "sm_90a").report
         assert report.spill_stores == report.spill_loads == 0
-        assert report.registers * plan.config.threads <= 32768  # two blocks a multiprocessor
+        blocks = 3 if plan.config.staged else 2  # that share a multiprocessor
+        assert report.registers * plan.config.threads * blocks <= 65536

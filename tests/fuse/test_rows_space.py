@@ -19,7 +19,9 @@ def test_listed_configurations(columns: int) -> None:
     chosen = first(problem).config
     assert any((c.lanes, c.vectors, c.cluster) == (chosen.lanes, chosen.vectors, chosen.cluster)
                for c in found)  # fmt: skip
-    assert all(c.columns >= columns for c in found)
+    assert all(c.columns * max(c.staged, 1) >= columns for c in found)
+    assert any(not c.staged for c in found)
+    assert any(c.staged for c in found) == (columns > 8192)
     assert len(found) >= 8
 
 
@@ -27,9 +29,10 @@ def test_listed_configurations(columns: int) -> None:
 def test_candidates_build_and_are_right(op: str) -> None:
     """Assembled for sm_90a, and right in the simulator, with and without a cluster."""
     problem = Problem.of(op=op, m=3, n=1000, dtype="f16")
-    for cluster, lanes in ((1, 32), (2, 32)):
+    for cluster, lanes, staged in ((1, 32, False), (2, 32, False), (1, 64, True), (2, 32, True)):
         config = {"lanes": lanes, "vectors": 4 // cluster, "cluster": cluster, "groups": 1,
-                  "together": 1, "load": "cs", "store": ""}  # fmt: skip
+                  "together": 1, "load": "cs", "store": "",
+                  "staged": staged}  # fmt: skip
         built = build_candidate(SPACE, problem, config, "sm_90a")
         assert built.code
         assert not built.reason

@@ -13,7 +13,8 @@ from kdsl_fuse.kernels.columns import reduce_columns
 from kdsl_runtime import driver
 
 pytestmark = pytest.mark.gpu
-SHAPES = [(3, 7), (33, 128), (4, 1000), (3, 2048), (2, 16384), (1, 70000), (1, 140000)]
+SHAPES = [(3, 7), (33, 128), (4, 1000), (3, 2048), (2, 16384), (1, 70000), (1, 140000),
+          (140, 16400)]  # fmt: skip
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -9,8 +10,6 @@ from kdsl_core.errors import ArgumentError
 from kdsl_fuse import arrays
 from kdsl_fuse.kernels import row_programs as programs
 from kdsl_fuse.kernels.rows_plan import RowsPlan, choose
-
-_MOST_HELD = 1 << 17  # columns that a cluster holds: longer rows are read once per phase
 
 
 def _spec(array: Any) -> arrays.Spec:
@@ -37,14 +36,22 @@ def _program(name: str, *options: Any, **more: Any) -> programs.RowProgram:
     return found
 
 
-def _online(x: Any) -> bool:
-    shape = _spec(x).shape
-    return bool(shape) and shape[-1] > _MOST_HELD
+def _powers_plan(name: str, operands: tuple[Any, ...], **options: Any) -> RowsPlan:
+    """The plan of a program of powers, in one phase where rows are read again for each.
+
+    A phase less saves a pass and a meeting of a row's blocks, and costs a held row registers.
+    """
+    for operand in operands:
+        _spec(operand)
+    plan = choose(_program(name, **options), *operands)
+    if plan.config.in_turns:
+        plan = replace(plan, program=_program(name, online=True, **options))
+    return plan
 
 
 def softmax_plan(x: Any, y: Any) -> RowsPlan:
     """The plan of `softmax`."""
-    return choose(_program("softmax", fast=_fast(y), online=_online(x)), y, x)
+    return _powers_plan("softmax", (y, x), fast=_fast(y))
 
 
 def softmax(x: Any, y: Any) -> None:
@@ -52,10 +59,14 @@ def softmax(x: Any, y: Any) -> None:
     softmax_plan(x, y).run(y, x)
 
 
+def log_softmax_plan(x: Any, y: Any) -> RowsPlan:
+    """The plan of `log_softmax`."""
+    return _powers_plan("log_softmax", (y, x), fast=_fast(y))
+
+
 def log_softmax(x: Any, y: Any) -> None:
     """y = x − log Σ e^x along the last axis."""
-    program = _program("log_softmax", fast=_fast(y), online=_online(x))
-    choose(program, y, x).run(y, x)
+    log_softmax_plan(x, y).run(y, x)
 
 
 def _norm(
@@ -103,11 +114,14 @@ def cross_entropy(logits: Any, labels: Any, losses: Any, *, ignore_index: int = 
             code="K949",
             fix="pass class numbers as i32 or i64",
         )
-    fast = x.dtype.bits <= 16
-    program = _program(
-        "cross_entropy", fast=fast, ignore_index=ignore_index, online=_online(logits)
-    )
-    choose(program, losses, logits, labels).run(losses, logits, labels)
+    cross_entropy_plan(logits, labels, losses, ignore_index).run(losses, logits, labels)
+
+
+def cross_entropy_plan(logits: Any, labels: Any, losses: Any, ignore_index: int) -> RowsPlan:
+    """The plan of `cross_entropy`."""
+    fast = _spec(logits).dtype.bits <= 16
+    operands = (losses, logits, labels)
+    return _powers_plan("cross_entropy", operands, fast=fast, ignore_index=ignore_index)
 
 
 def reduce_rows(name: str, x: Any, y: Any) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import kdsl_core as kd
 from kdsl_fuse.kernels.row_exchange import Exchange
 from kdsl_fuse.kernels.row_programs import RowProgram
+from kdsl_fuse.kernels.row_staging import Stage
 from kdsl_fuse.kernels.vectors import neighbours, put, widened
 
 
@@ -23,7 +24,8 @@ class RowConfig:
     elements each: a power of two up to 32, or whole warps. A block has `groups` such groups of
     threads, and each takes `together` rows at a time. `ragged` says that the last of a thread's
     vectors may lie behind the row's end, `partial` that the last block has too few rows. Rows that
-    are too long to be held are `streamed`: read again for each phase and for the results.
+    are too long to be held are `streamed`: read again for each phase and for the results; or they
+    are `staged` in shared memory, so many times `columns` of them, and read there.
     `early` reads operands of the epilogue before the reductions. `load` and `store` are the cache
     operators of what is read and written once.
     """
@@ -37,6 +39,7 @@ class RowConfig:
     ragged: bool = True
     partial: bool = True
     streamed: bool = False
+    staged: int = 0
     early: bool = True
     load: str = ""
     store: str = ""
@@ -54,7 +57,17 @@ class RowConfig:
     @property
     def columns(self) -> int:
         """Columns that the threads of a row take at a time."""
-        return self.width * self.lanes * self.cluster * self.vectors
+        return self.chunk * self.cluster
+
+    @property
+    def chunk(self) -> int:
+        """Columns that the threads of a row in one block take at a time."""
+        return self.width * self.lanes * self.vectors
+
+    @property
+    def in_turns(self) -> bool:
+        """Whether a thread takes a row in turns, and does not hold it."""
+        return self.streamed or self.staged > 0
 
 
 @kd.kernel
@@ -69,7 +82,7 @@ def rows(*arrays: kd.Tensor, program: kd.Static, config: kd.Static):
     operands = Operands(program, arrays)
     share = Share(config, operands.full[0].shape)
     exchange = Exchange(config, program)
-    if config.streamed:
+    if config.in_turns:
         stream(program, operands, share, exchange)
     else:
         hold(program, operands, share, exchange)
@@ -105,40 +118,46 @@ def hold(program, operands, share, exchange):
 
 @kd.func
 def stream(program, operands, share, exchange):
-    """Rows that are read again for each phase and for the results."""
+    """Rows that are read again for each phase and for the results: from memory or from a stage."""
+    source = operands
+    if share.config.staged:
+        source = Stage(operands, share)
+        source.copy(share)
     row, stats = share.rows[0], ()
     labels = operands.labels(row, share)
     picked = operands.picked(row, *labels)
-    turns = range(share.config.vectors)
+    vectors = range(share.config.vectors)
     for number, phase in enumerate(program.phases):
 
         def state(part, phase=phase, stats=stats):
-            values = [operands.values(operands.read(row, v, part)) for v in turns]
+            source.await_turn(part)
+            values = [operands.values(source.read(row, v, part)) for v in vectors]
             found = phase.local(part.filled(values, phase, stats), stats)
             return tuple(kd.as_scalar(x) for x in found)
 
         held = [kd.rmem(x.dtype, 1).fill(x) for x in state(share)]
-        for start in kd.range(share.config.columns, share.columns, share.config.columns):
-            joined = phase.combine(tuple(x[0] for x in held), state(share.at(start)))
+        for turn in kd.range(1, share.turns):
+            joined = phase.combine(tuple(x[0] for x in held), state(share.at(turn)))
             for register, value in zip(held, joined, strict=True):
                 register[0] = value
         total = exchange.total(number, phase, tuple(x[0] for x in held))
         stats = (*stats, *phase.finish(total, share.count, stats))
     if program.outputs:
-        for start in kd.range(0, share.columns, share.config.columns):
-            part = share.at(start)
-            read = [operands.read(row, v, part) for v in turns]
-            extras = [operands.extra(row, v, part) for v in turns]
-            for v in turns:
+        for turn in kd.range(0, share.turns):
+            part = share.at(turn)
+            source.await_turn(part)
+            extras = [operands.extra(row, v, part) for v in vectors]
+            read = [source.read(row, v, part) for v in vectors]
+            for v in vectors:
                 operands.write(row, v, part, operands.values(read[v]), extras[v], stats)
     operands.write_row(row, share, stats, labels[0], picked)
 
 
 class Share:
-    """Which rows and columns belong to a thread, from column `start` of the rows on."""
+    """Which rows and columns belong to a thread, in one turn of those that a row is taken in."""
 
-    def __init__(self, config: RowConfig, shape: Any, start: Any = 0) -> None:
-        self.config, self.shape, self.start = config, shape, start
+    def __init__(self, config: RowConfig, shape: Any, turn: Any = 0) -> None:
+        self.config, self.shape, self.turn = config, shape, turn
         self.height, self.columns = shape
         self.count = kd.as_scalar(self.columns)
         self.lane = kd.thread_rank() % config.lanes
@@ -146,19 +165,30 @@ class Share:
         self.rows = [first + config.groups * r for r in range(config.together)]
         self.part = kd.cluster_rank() * config.lanes + self.lane
 
-    def at(self, start: Any) -> Share:
-        """The same rows from another column on."""
-        return Share(self.config, self.shape, start)
+    @property
+    def turns(self) -> Any:
+        """How often the threads take columns."""
+        return self.config.staged or kd.ceil_div(self.columns, self.config.columns)
+
+    def at(self, turn: Any) -> Share:
+        """The same rows in another turn."""
+        return Share(self.config, self.shape, turn)
 
     def column(self, v: int) -> Any:
-        """The first column of the thread's vector `v`: threads take neighbouring vectors."""
+        """The first column of the thread's vector `v`: threads take neighbouring vectors.
+
+        Vectors of a block lie side by side where they are staged, for one copy.
+        """
         c = self.config
-        return self.start + (self.part + v * c.cluster * c.lanes) * c.width
+        if c.staged:
+            block = self.turn * c.cluster + kd.cluster_rank()
+            return block * c.chunk + (v * c.lanes + self.lane) * c.width
+        return self.turn * c.columns + (self.part + v * c.cluster * c.lanes) * c.width
 
     def reaches(self, v: int) -> Any:
         """Whether vector `v` lies in the row; None where that is certain."""
         c = self.config
-        if c.streamed or (c.ragged and v == c.vectors - 1):
+        if c.streamed or (c.ragged and (c.staged or v == c.vectors - 1)):
             return kd.as_scalar(self.column(v) < self.columns)
         return None
 
@@ -201,6 +231,9 @@ class Operands:
             [matrix(x, 0) for x in group] for group in (row_outputs, row_inputs)
         )
         self.full = self.inputs
+
+    def await_turn(self, share: Share) -> None:
+        """Memory is always there."""
 
     def read(self, row: Any, v: int, share: Share) -> list[list[Any]]:
         """A vector of each input."""

@@ -13,7 +13,7 @@ from kdsl_core.lang.spec import ArraySpec
 from kdsl_fuse import arrays
 from kdsl_fuse.kernels.row_programs import RowProgram
 from kdsl_fuse.kernels.rows import RowConfig, rows
-from kdsl_fuse.kernels.vectors import common_width
+from kdsl_fuse.kernels.vectors import ACCESS_BYTES, common_width
 from kdsl_fuse.kernels.views import Modes, broadcast_strides, require_distinct
 
 MULTIPROCESSORS = 132
@@ -22,6 +22,9 @@ _BLOCK = 256  # threads where a row takes fewer
 _MOST_LANES = 512
 _MOST_BLOCKS = 8  # of a cluster on every chip that has clusters
 _HELD_BYTES = 128  # of inputs that a thread has under way, and of values that it holds
+_HELD_LANES = 256  # of a row that may be staged: a longer one is
+_STAGE_BYTES = 72 << 10  # of a block's part of a row: three blocks share a multiprocessor
+MOST_STAGE_BYTES = 216 << 10  # where eight blocks cannot have less
 _LINE_LANES = 8  # of 16 bytes: a whole line of memory
 _MOST_TOGETHER = 8
 
@@ -87,10 +90,16 @@ class RowsPlan:
             self.launch(*self.views(operands), **self.statics)
 
 
-def choose(program: RowProgram, *operands: Any, multiprocessors: int = MULTIPROCESSORS) -> RowsPlan:
+def choose(
+    program: RowProgram,
+    *operands: Any,
+    multiprocessors: int = MULTIPROCESSORS,
+    staging: bool = True,
+) -> RowsPlan:
     """The plan for operands in the kernel's order: arrays, or `kd.spec`s.
 
-    Extras, and inputs that are smaller than the largest, are broadcast.
+    Extras, and inputs that are smaller than the largest, are broadcast. Without `staging` long rows
+    are held in registers.
 
     Raises: ArgumentError K947 for a wrong number of operands or shapes that do not fit, K944 where
     an operand cannot be repeated, K945 for outputs whose places share elements.
@@ -106,9 +115,9 @@ def choose(program: RowProgram, *operands: Any, multiprocessors: int = MULTIPROC
         joined = Modes((1,), ((0,),) * len(operands))
     joined = joined.permuted(range(len(joined.shape))[::-1])  # neighbouring rows first
     steps = tuple(strides[id(x)][-1] if any(x is y for y in full) else None for x in operands)
-    width, read, later = _accesses(program, operands, joined, depth, steps)
+    width, read, later, staged = _accesses(program, operands, joined, depth, steps)
     height = math.prod(joined.shape)
-    config = shared_out(height, depth, width, max(read, 4), multiprocessors)
+    config = shared_out(height, depth, width, max(read, 4), multiprocessors, staging * staged)
     held = config.width * config.vectors * config.together
     early = held * (read + later) <= _HELD_BYTES
     return RowsPlan(program, joined, depth, steps, replace(config, early=early))
@@ -145,9 +154,11 @@ def _misfit(text: str) -> ArgumentError:
 
 def _accesses(
     program: RowProgram, operands: Sequence[Any], joined: Modes, depth: int, steps: Any
-) -> tuple[int, int, int]:
-    """Elements of a vector, bytes read of each column before the reductions, and those after."""
-    described, read, later = [], 0, 0
+) -> tuple[int, int, int, int]:
+    """Elements of a vector, and bytes of each column: read before the reductions, read after them,
+    and of inputs that the copy engine can take, 0 unless it can take them all.
+    """
+    described, read, later, staged = [], 0, 0, True
     first = program.outputs + program.row_outputs
     for index, (x, lead, step) in enumerate(zip(operands, joined.strides, steps, strict=True)):
         if step is None:
@@ -156,21 +167,27 @@ def _accesses(
         is_extra = index >= first + program.inputs
         if not is_extra or any(lead):
             described.append(facts)
+        if first <= index and not is_extra:
+            own = common_width([facts], len(joined.shape))
+            staged = staged and own * facts.dtype.bytes == ACCESS_BYTES
         if index >= first:
             read, later = (
                 (read, later + facts.dtype.bytes) if is_extra else (read + facts.dtype.bytes, later)
             )
-    return common_width(described, len(joined.shape)), read, later
+    return common_width(described, len(joined.shape)), read, later, staged * read
 
 
 @lru_cache(maxsize=4096)
 def shared_out(
-    height: int, columns: int, width: int, read_bytes: int, multiprocessors: int = MULTIPROCESSORS
-) -> RowConfig:
+    height: int, columns: int, width: int, read_bytes: int, multiprocessors: int = MULTIPROCESSORS,
+    staged_bytes: int = 0,
+) -> RowConfig:  # fmt: skip
     """The configuration for `height` rows, of whose columns `read_bytes` each are read (or held).
 
     A thread holds 32 elements of 32 bits and less; rows of up to 1024 go to a warp or a part of
-    one, up to 16384 to a block, beyond to a cluster, and are streamed when that is full.
+    one, up to 8192 to a block. Longer ones of `staged_bytes` a column are staged, unless they are
+    so few that all are under way at once. Where they cannot be, up to 16384 go to a block, beyond
+    to a cluster, and are streamed when that is full.
     """
     each = max(_HELD_BYTES // read_bytes // width, 1)
     vectors = max(-(-columns // width), 1)
@@ -184,6 +201,12 @@ def shared_out(
         and vectors >= each * cluster * 4 * WARP
     ):
         cluster *= 2
+    if staged_bytes and vectors > each * _HELD_LANES:
+        staged = _staged(height, columns, width, max(each // 2, 1), staged_bytes, multiprocessors)
+        fits = staged.staged * staged.chunk * staged_bytes <= MOST_STAGE_BYTES
+        few = height * cluster <= multiprocessors and vectors <= each * cluster * _MOST_LANES
+        if fits and not few:
+            return staged
     lanes = _lanes(-(-vectors // (each * cluster)), vectors)
     streamed = lanes > _MOST_LANES
     lanes = min(lanes, _MOST_LANES)
@@ -195,6 +218,33 @@ def shared_out(
     if cluster == 1 and not streamed:
         config = _together(config, height, each, multiprocessors)
     return replace(config, partial=height % config.rows != 0)
+
+
+def _staged(
+    height: int, columns: int, width: int, each: int, column_bytes: int, multiprocessors: int
+) -> RowConfig:
+    """Rows in shared memory: so many blocks a row that three parts fit a multiprocessor.
+
+    One part is then copied while another is reduced and a third written, with no wave of blocks
+    that all wait for memory, or for each other, at the same time. A thread takes 16 elements a
+    turn: it gets along with the 40 registers of three blocks of 512.
+    """
+    cluster = 1
+    while cluster < _MOST_BLOCKS and (
+        columns * column_bytes > cluster * _STAGE_BYTES or 2 * height * cluster <= multiprocessors
+    ):
+        cluster *= 2
+    vectors = columns // width
+    turns = -(-vectors // (cluster * each * _MOST_LANES))
+    lanes = _lanes(-(-vectors // (cluster * each * turns)), vectors)
+    return staged_by(RowConfig(width, lanes, each, cluster=cluster), columns)
+
+
+def staged_by(config: RowConfig, columns: int) -> RowConfig:
+    """The same threads for a staged row, in as many turns as its columns take."""
+    turns = -(-columns // config.columns)
+    ragged = config.columns * turns != columns
+    return replace(config, staged=turns, ragged=ragged, partial=False, groups=1, together=1)
 
 
 def _lanes(needed: int, vectors: int) -> int:

@@ -14,7 +14,7 @@ from kdsl_core.lang.spec import ArraySpec
 from kdsl_fuse.kernels import row_programs
 from kdsl_fuse.kernels.row_programs import RowProgram
 from kdsl_fuse.kernels.rows import RowConfig
-from kdsl_fuse.kernels.rows_plan import RowsPlan, choose
+from kdsl_fuse.kernels.rows_plan import MOST_STAGE_BYTES, RowsPlan, choose, staged_by
 from kdsl_runtime.dispatch import Config
 from kdsl_runtime.problem import Problem
 from kdsl_runtime.tune import Call, Space
@@ -51,14 +51,24 @@ def tensors(problem: Problem) -> Mapping[str, ArraySpec]:
     return named
 
 
-def first(problem: Problem) -> RowsPlan:
-    """What is chosen without tuning."""
-    return choose(program_of(problem), *tensors(problem).values())
+def first(problem: Problem, staging: bool = True) -> RowsPlan:
+    """What is chosen without tuning, among staged rows as well or not."""
+    return choose(program_of(problem), *tensors(problem).values(), staging=staging)
 
 
 def configs(problem: Problem) -> Iterator[Config]:
-    """The chosen configuration, rows shared among more or fewer threads and blocks, and caches."""
-    chosen, seen = first(problem).config, set()
+    """The chosen configuration, rows shared among more or fewer threads and blocks, and caches.
+
+    Where rows are staged, those that hold them as well.
+    """
+    staged = first(problem).config.staged > 0
+    yield from _around(problem, staged)
+    if staged:
+        yield from _around(problem, False)
+
+
+def _around(problem: Problem, staged: bool) -> Iterator[Config]:
+    chosen, seen = first(problem, staged).config, set()
     for lanes, vectors, cluster in _CHANGES:
         shared = {
             "lanes": int(chosen.lanes * lanes), "vectors": int(chosen.vectors * vectors),
@@ -68,7 +78,7 @@ def configs(problem: Problem) -> Iterator[Config]:
             for together in {1, chosen.together} if shared["lanes"] <= 32 else {1}:
                 for load, store in _CACHES:
                     config = {**shared, "groups": groups, "together": together,
-                              "load": load, "store": store}  # fmt: skip
+                              "load": load, "store": store, "staged": staged}  # fmt: skip
                     if tuple(config.values()) not in seen:
                         seen.add(tuple(config.values()))
                         yield config
@@ -76,8 +86,11 @@ def configs(problem: Problem) -> Iterator[Config]:
 
 def config_of(problem: Problem, config: Config) -> RowConfig:
     """The whole configuration."""
-    changed = replace(first(problem).config, **config, partial=True)
-    return replace(changed, ragged=changed.columns != problem.size("n"))
+    chosen, columns = first(problem, bool(config["staged"])).config, problem.size("n")
+    changed = replace(chosen, **{**config, "staged": 0}, partial=True)
+    if config["staged"]:
+        return staged_by(changed, columns)
+    return replace(changed, ragged=changed.columns != columns)
 
 
 def holds(problem: Problem, config: Config) -> str | None:
@@ -91,6 +104,9 @@ def holds(problem: Problem, config: Config) -> str | None:
         return "a cluster shares one row among whole warps"
     if c.lanes > 32 and c.lanes % 32:
         return f"{c.lanes} threads are no whole warps"
+    if c.staged:
+        size = c.staged * c.chunk * _dtype(problem).bytes
+        return None if size <= MOST_STAGE_BYTES else f"{size} bytes of a row in a block"
     spare = c.columns - problem.size("n")
     if not c.streamed and not 0 <= spare < c.columns // c.vectors:
         return f"{c.columns} columns are held, rows have {problem.size('n')}"
