@@ -167,13 +167,15 @@ def test_strided_rows() -> None:
     np.testing.assert_allclose(target, softmax(numbers((4, 3, 64))), rtol=ULPS[np.float32])
 
 
-def test_staged_rows_of_axes_that_do_not_join() -> None:
-    """Copied from where they lie; one row for all of the second input."""
+def test_rows_of_axes_that_do_not_join() -> None:
+    """Copied from where they lie, or held; one row for all of the second input."""
     x, shared = numbers((4, 3, 200)).transpose(1, 0, 2), numbers((200,), np.float32, 1)
     y = np.empty(x.shape, np.float32)
     program = row_programs.norm(1e-5, centred=False, weight=False, residual=True)
-    simulated(program, y, x, shared, config=RowConfig(4, 32, 1, staged=2))
-    np.testing.assert_allclose(y, normalised(x + shared, 1e-5, False), rtol=1e-5, atol=1e-6)
+    for config in (RowConfig(4, 32, 1, staged=2), RowConfig(4, 32, 2, groups=5)):
+        simulated(program, y, x, shared, config=config)
+        exact = normalised(x + shared, 1e-5, False)
+        np.testing.assert_allclose(y, exact, rtol=1e-5, atol=1e-6)
 
 
 def test_nothing_to_do() -> None:

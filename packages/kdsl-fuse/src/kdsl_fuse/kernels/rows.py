@@ -158,7 +158,7 @@ class Share:
 
     def __init__(self, config: RowConfig, shape: Any, turn: Any = 0) -> None:
         self.config, self.shape, self.turn = config, shape, turn
-        self.height, self.columns = shape
+        self.height, self.columns = kd.size(shape[0]), shape[1]
         self.count = kd.as_scalar(self.columns)
         self.lane = kd.thread_rank() % config.lanes
         first = kd.cluster_idx()[0] * config.rows + kd.thread_rank() // config.lanes
