@@ -87,12 +87,12 @@ def warmed(launch: Launch, sets: int) -> None:
     torch.cuda.synchronize()
 
 
-def prepared(launch: Launch, sets: int) -> Side:
-    """A graph that is long against the timer's resolution."""
+def prepared(launch: Launch, sets: int, least_seconds: float = 250e-6) -> Side:
+    """A graph of at least so many seconds: long against the timer's resolution."""
     warmed(launch, sets)
     once = captured(launch, sets)
     seconds = once.seconds()
-    launches = launches_per_graph(seconds, sets)
+    launches = launches_per_graph(seconds, sets, least_seconds)
     lead_in = seconds * launches < LONG_SECONDS
     if launches == sets:
         return replace(once, lead_in=lead_in)

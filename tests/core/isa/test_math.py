@@ -13,6 +13,7 @@ from core.isa.bench import Traced
 from kdsl_core.dtypes import DType, bf16, f16, f32, f64, i32
 from kdsl_core.errors import TypeMismatch
 from kdsl_core.ir import Const
+from kdsl_core.isa.functions import direct
 from kdsl_core.isa.math import NAMES, function
 
 REFERENCE: dict[str, Callable[[Any], Any]] = {
@@ -111,6 +112,15 @@ def test_odd_functions_are_odd(name: str) -> None:
 def test_approximate_functions_are_one_instruction(name: str) -> None:
     """The hardware's own instruction, and nothing else."""
     assert dict(of(name, approx=True).names) == {f"math.{name}_approx": 1}
+
+
+def test_powers_without_subnormals() -> None:
+    """With `ftz` 2^x is one instruction; subnormal results are 0, all others rounded."""
+    x = np.array([-151, -127, -126.5, -126, -3.25, 0, 127.5, 128, -np.inf, np.nan], np.float32)
+    traced = Traced(lambda b, x: direct(b, "exp2_ftz_approx", x), f32)
+    with np.errstate(over="ignore"):
+        exact = np.exp2(x.astype(np.float64)).astype(np.float32)
+    np.testing.assert_array_equal(traced(x), np.where(exact < 2.0**-126, 0, exact))
 
 
 @pytest.mark.parametrize(("name", "most"), [("exp", 2), ("log", 2), ("sigmoid", 4)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -38,6 +39,18 @@ def test_equal_expressions_are_computed_once(kernel: Kernel) -> None:
     """Address arithmetic written twice is one operation."""
     x, y = index(), index()
     assert (x * y).operand is (x * y).operand
+
+
+@pytest.mark.parametrize("extreme", [minimum, maximum])
+def test_extremes_and_nan(kernel: Kernel, extreme: Any) -> None:
+    """With `nan` floats take the instruction that keeps NaN, f64 a selection, integers the same."""
+    for dtype, expected in ((dt.f32, "_nan"), (dt.f64, ""), (dt.i32, "")):
+        a, b = Scalar(Value(dtype)), Scalar(Value(dtype))
+        before = len(kernel.body.ops)
+        extreme(a, b, nan=True)
+        found = [op.name for op in kernel.body.ops[before:]]
+        assert found[0].endswith(expected)
+        assert len(found) == (5 if dtype is dt.f64 else 1)
 
 
 def test_divisibility_is_proven(kernel: Kernel) -> None:

@@ -35,6 +35,16 @@ def matrix(align: int = 16, divisor: int = 8, dtype: dt.DType = dt.bf16) -> Tens
     return Tensor.from_pointer(Value(dt.u64), layout, dtype, align=align, name="x")
 
 
+def test_cache_operators_reach_every_access(kernel: Kernel) -> None:
+    """Both halves of a vector of 32 bytes say how caches should treat them."""
+    x = matrix(dtype=dt.f32)
+    values = x.load_vector((0, 0), 8, cache="cs")
+    x.store_vector((1, 0), values, cache="cg")
+    x.store((2, 0), x.load((2, 1), cache="nc"), cache="wt")
+    found = [op.cache for op in kernel.body.walk() if hasattr(op, "cache")]
+    assert found == ["cs", "cs", "cg", "cg", "nc", "wt"]
+
+
 def names(kernel: Kernel) -> list[str]:
     """The text names of all operations."""
     return [op.name for op in kernel.body.walk()]

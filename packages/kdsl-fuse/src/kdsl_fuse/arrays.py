@@ -159,6 +159,18 @@ def permuted(array: Any, axes: tuple[int, ...]) -> Any:
     return array.permute(axes) if kind == "torch" else array.transpose(axes)
 
 
+def strided(array: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
+    """A view of the array's memory, from its first element on; strides in elements."""
+    kind = library(array)
+    if kind == "foreign":
+        return device_views.broadcast(array, shape, strides)
+    if kind == "torch":
+        return array.as_strided(shape, strides)
+    module = sys.modules["cupy"] if kind == "cupy" else np
+    steps = tuple(step * array.dtype.itemsize for step in strides)
+    return module.lib.stride_tricks.as_strided(array, shape, steps)
+
+
 def broadcast(array: Any, shape: tuple[int, ...]) -> Any:
     """A view of `shape` in which repeated axes have stride 0."""
     kind = library(array)

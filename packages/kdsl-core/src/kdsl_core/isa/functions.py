@@ -16,9 +16,10 @@ class FunctionOp(InstructionOp):
     """A function of one float that the hardware has as an instruction.
 
     Those named "…_approx" give the bits of an H200 (`multifunction.py`). PTX allows them to differ
-    from the real function by: exp2 2 ulp; log2 2^-22 absolute within [0.5, 2] and 2^-22 relative
-    elsewhere; rsqrt 2^-22.9, sqrt 2^-23, rcp 1 ulp, tanh 2^-11 relative; sin and cos 2^-20.5
-    absolute within [−π, π], and worse with the size of the argument beyond.
+    from the real function by: exp2 2 ulp, exp2_ftz the same with 0 for subnormal results; log2
+    2^-22 absolute within [0.5, 2] and 2^-22 relative elsewhere; rsqrt 2^-22.9, sqrt 2^-23, rcp
+    1 ulp, tanh 2^-11 relative; sin and cos 2^-20.5 absolute within [−π, π], and worse with the size
+    of the argument beyond.
 
     Source: PTX ISA 9.0, pages of `ex2`, `lg2`, `rsqrt`, `sqrt`, `rcp`, `tanh`, `sin`, `cos`.
     """
@@ -28,6 +29,16 @@ class FunctionOp(InstructionOp):
 
 def _keep_type(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
     return lambda x: rounding.canonical_nan(function(x))
+
+
+def _flushed(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """The function with zeros for subnormal results."""
+
+    def run(x: Array) -> Array:
+        y = function(x)
+        return np.where(np.abs(y) < np.finfo(np.float32).tiny, np.float32(0), y)
+
+    return run
 
 
 def _reciprocal(x: Array) -> Array:
@@ -56,6 +67,8 @@ def _rows() -> Iterator[Instruction]:
     for name, (opcode, function) in APPROX.items():
         text = f"{opcode}.approx.f32 {{d}}, {{a}}"
         yield Instruction(f"{name}_approx", (f32,), f32, text, function)
+    flushing = _flushed(APPROX["exp2"][1])
+    yield Instruction("exp2_ftz_approx", (f32,), f32, "ex2.approx.ftz.f32 {d}, {a}", flushing)
     for t in (f32, f64):
         yield Instruction("sqrt", (t,), t, f"sqrt.rn.{t.ptx} {{d}}, {{a}}", _keep_type(np.sqrt))
         yield Instruction("rcp", (t,), t, f"rcp.rn.{t.ptx} {{d}}, {{a}}", _keep_type(_reciprocal))

@@ -8,11 +8,11 @@ from typing import Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
-from numpy.typing import NDArray
+
 
 from kdsl_core.errors import TypeMismatch
 
-Array: TypeAlias = NDArray[Any]
+Array: TypeAlias = np.ndarray[Any, Any]
 
 _MIN_EXPONENT = {
     np.dtype(np.float16): -14,

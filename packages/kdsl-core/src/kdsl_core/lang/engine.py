@@ -163,7 +163,7 @@ class Coordinates:
 
 
 def load_words(
-    place: Place, space: str, dtype: DType, count: int, pred: Operand | None
+    place: Place, space: str, dtype: DType, count: int, pred: Operand | None, cache: str = ""
 ) -> tuple[list[Operand], int]:
     """`count` neighbouring elements read with the widest accesses that alignment allows.
 
@@ -182,12 +182,18 @@ def load_words(
             vector=width,
             offset=place.offset + start * word.bytes,
             pred=pred,
+            cache=cache,
         )
     return found, per
 
 
 def store_words(
-    place: Place, space: str, words: Sequence[Operand], size: int, pred: Operand | None
+    place: Place,
+    space: str,
+    words: Sequence[Operand],
+    size: int,
+    pred: Operand | None,
+    cache: str = "",
 ) -> None:
     """Neighbouring words of `size` bytes written with the widest accesses that alignment allows."""
     width = vector_registers(place.align, size, len(words))
@@ -199,23 +205,29 @@ def store_words(
             tuple(words[start : start + width]),
             offset=place.offset + start * size,
             pred=pred,
+            cache=cache,
         )
 
 
 def load_elements(
-    place: Place, space: str, dtype: DType, count: int, pred: Operand | None
+    place: Place, space: str, dtype: DType, count: int, pred: Operand | None, cache: str = ""
 ) -> list[Scalar]:
     """`count` neighbouring elements of memory as scalars."""
-    words, per = load_words(place, space, dtype, count, pred)
+    words, per = load_words(place, space, dtype, count, pred, cache)
     return unpack_words(words, dtype, per)
 
 
 def store_elements(
-    place: Place, space: str, dtype: DType, values: Sequence[Scalar], pred: Operand | None
+    place: Place,
+    space: str,
+    dtype: DType,
+    values: Sequence[Scalar],
+    pred: Operand | None,
+    cache: str = "",
 ) -> None:
     """Scalars written to neighbouring elements of memory."""
     word, per = _word(dtype, len(values), place.align)
-    store_words(place, space, pack_words(values, per), word.bytes, pred)
+    store_words(place, space, pack_words(values, per), word.bytes, pred, cache)
 
 
 def unpack_words(words: Sequence[Operand], dtype: DType, per: int) -> list[Scalar]:

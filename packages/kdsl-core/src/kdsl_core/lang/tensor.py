@@ -140,30 +140,42 @@ class Tensor:
             )
         self.store(coord, value)
 
-    def load(self, coord: Any, pred: Any = None) -> Scalar:
+    def load(self, coord: Any, pred: Any = None, *, cache: str = "") -> Scalar:
         """One element; where `pred` is false, zero without touching memory."""
         if isinstance(self.engine, Registers):
             return self.engine.read(self.index(coord))
-        return self.load_vector(coord, 1, pred)[0]
+        return self.load_vector(coord, 1, pred, cache=cache)[0]
 
-    def store(self, coord: Any, value: Any, pred: Any = None) -> None:
+    def store(self, coord: Any, value: Any, pred: Any = None, *, cache: str = "") -> None:
         """Set one element, converted to the tensor's type when `value` is a Python number."""
         scalar = self._fitting(value)
         if isinstance(self.engine, Registers):
             self.engine.write(self.index(coord), scalar)
         else:
-            self.store_vector(coord, [scalar], pred)
+            self.store_vector(coord, [scalar], pred, cache=cache)
 
-    def load_vector(self, coord: Any, count: int, pred: Any = None) -> list[Scalar]:
-        """`count` elements that follow one another in memory, from `coord` on."""
-        pointer = self._pointer("loaded from")
-        return load_elements(self.place(coord), pointer.space, self.dtype, count, operand_of(pred))
+    def load_vector(
+        self, coord: Any, count: int, pred: Any = None, *, cache: str = ""
+    ) -> list[Scalar]:
+        """`count` elements that follow one another in memory, from `coord` on.
 
-    def store_vector(self, coord: Any, values: list[Any], pred: Any = None) -> None:
-        """Set elements that follow one another in memory, from `coord` on."""
-        pointer = self._pointer("stored to")
+        Memory: `cache` is how global memory's caches treat them: "ca" as usual, "cg" not in L1,
+        "cs" read once, "nc" through the read-only path, for what nobody writes meanwhile.
+        """
+        space, pred = self._pointer("loaded from").space, operand_of(pred)
+        return load_elements(self.place(coord), space, self.dtype, count, pred, cache)
+
+    def store_vector(
+        self, coord: Any, values: list[Any], pred: Any = None, *, cache: str = ""
+    ) -> None:
+        """Set elements that follow one another in memory, from `coord` on.
+
+        Memory: `cache` is how global memory's caches treat them: "wb" as usual, "cg" not in L1,
+        "cs" not used again soon, "wt" through L2 as well.
+        """
+        space, pred = self._pointer("stored to").space, operand_of(pred)
         scalars = [self._fitting(value) for value in values]
-        store_elements(self.place(coord), pointer.space, self.dtype, scalars, operand_of(pred))
+        store_elements(self.place(coord), space, self.dtype, scalars, pred, cache)
 
     def fill(self, value: Any) -> Tensor:
         """Set every element of a register tensor; returns the tensor."""

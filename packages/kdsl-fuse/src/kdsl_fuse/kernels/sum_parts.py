@@ -12,6 +12,7 @@ import kdsl_core as kd
 from kdsl_core.dtypes import DType
 from kdsl_core.lang.arguments import facts_of
 from kdsl_fuse import arrays
+from kdsl_fuse.kernels.vectors import neighbours
 
 THREADS = 128
 _VECTOR = 4  # f32 sums that a thread takes at a time: one 16-byte access
@@ -83,17 +84,6 @@ def vector_width(parts, *matrices):
     along = kd.collective.contiguous_mode(matrices[0])
     widths = (kd.collective.access_elements(x, along) for x in (parts, *matrices))
     return math.gcd(_VECTOR, *widths)
-
-
-def neighbours(extra, place, along, width, inside):
-    """The elements of an extra operand that belong to a vector of C."""
-    step = extra.stride[along]
-    if isinstance(step, int) and step == 0:
-        return [extra.load(place, inside)] * width
-    if isinstance(step, int) and step == 1:
-        return extra.load_vector(place, width, inside)
-    moved = [tuple(x + i * (mode == along) for mode, x in enumerate(place)) for i in range(width)]
-    return [extra.load(at, inside) for at in moved]
 
 
 def empty_parts(c: Any, splits: int, dtype: DType) -> Any:

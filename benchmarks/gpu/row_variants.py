@@ -1,0 +1,101 @@
+"""Other configurations of our memory-bound kernels that compute the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from row_cases import Operation, Pointwise, with_config
+
+from kdsl_fuse.kernels.rows import RowConfig
+from kdsl_fuse.kernels.rows_plan import MOST_STAGE_BYTES, RowsPlan, staged_by
+
+CACHES = {
+    "load cs": {"load": "cs"}, "store cs": {"store": "cs"},
+    "both cs": {"load": "cs", "store": "cs"}, "load nc": {"load": "nc"},
+    "store cg": {"store": "cg"},
+}  # fmt: skip
+MOST_THREADS, MOST_BLOCKS = 1024, 8
+CHANGES = {  # factors of lanes, vectors, cluster
+    "lanes x2": (2, 0.5, 1), "lanes /2": (0.5, 2, 1), "cluster x2": (0.5, 1, 2),
+    "cluster x2 deep": (0.25, 2, 2), "cluster x2 flat": (1, 0.5, 2), "cluster /2": (2, 1, 0.5),
+}  # fmt: skip
+STAGED = (  # lanes, vectors, factor of the cluster; the first are those in question
+    (512, 2, 1), (256, 4, 1), (512, 2, 0.5), (512, 2, 2), (384, 2, 1), (256, 2, 1), (256, 4, 2),
+    (1024, 1, 1), (512, 4, 1), (128, 4, 1),
+)  # fmt: skip
+IN_QUESTION = 4
+WARP = 32
+STAGED_FROM = 4096  # columns
+
+
+def few(plan: Any, op: Operation) -> dict[str, Any]:
+    """What is in question: a handful for each kind of plan."""
+    if not isinstance(plan, RowsPlan):
+        return {}
+    found = staged(plan, STAGED[:IN_QUESTION])
+    if plan.config.staged:
+        found["load cs"] = with_config(plan, replace(plan.config, load="cs"))
+        if plan.program != op.program:
+            found["two phases"] = replace(plan, program=op.program)
+    else:
+        found = dict(list(found.items())[:1])
+        found["lanes x2"] = every(plan)["lanes x2"]
+    return found
+
+
+def every(plan: Any) -> dict[str, Any]:
+    """All that are known."""
+    if plan.config is None:
+        return {}
+    found = {name: replace(plan.config, **options) for name, options in CACHES.items()}
+    if isinstance(plan, Pointwise):
+        for vectors in (1, 2, 4, 8):
+            for threads in (128, 256, 512):
+                name = f"{threads}x{vectors}"
+                changed = {"vectors": vectors, "threads": threads, "partial": True}
+                found[name] = replace(plan.config, **changed)
+    elif not plan.config.in_turns:
+        found |= held(plan.config)
+    made = {name: with_config(plan, config) for name, config in found.items()}
+    return made | (staged(plan, STAGED) if isinstance(plan, RowsPlan) else {})
+
+
+def held(c: RowConfig) -> dict[str, RowConfig]:
+    """Rows in registers, by more or fewer threads."""
+    found = {"early": replace(c, early=not c.early)}
+    for name, factors in CHANGES.items():
+        shared = (c.lanes, c.vectors, c.cluster)
+        lanes, vectors, cluster = (int(x * f) for x, f in zip(shared, factors, strict=True))
+        same = lanes * vectors * cluster == c.lanes * c.vectors * c.cluster
+        if not same or lanes > MOST_THREADS or cluster > MOST_BLOCKS or cluster > 1 > lanes // 64:
+            continue
+        groups = max(c.threads // lanes, 1) if cluster == 1 else 1
+        found[name] = replace(
+            c, lanes=lanes, vectors=vectors, cluster=cluster, groups=groups, partial=True
+        )
+        found[f"{name}, both cs"] = replace(found[name], load="cs", store="cs")
+    for groups in (c.groups // 2, c.groups * 2):
+        if groups and c.cluster == 1 and WARP <= groups * c.lanes <= MOST_THREADS:
+            found[f"groups {groups}"] = replace(c, groups=groups, partial=True)
+    if c.lanes <= WARP:
+        found[f"together {c.together * 2}"] = replace(c, together=c.together * 2, partial=True)
+    return found
+
+
+def staged(plan: RowsPlan, shapes: Any) -> dict[str, RowsPlan]:
+    """Rows in shared memory, where the copy engine can take them: 16 bytes a vector."""
+    c = plan.config
+    if plan.columns < STAGED_FROM or plan.columns % 8 or c.width != 8:
+        return {}
+    found: dict[str, RowsPlan] = {}
+    for lanes, vectors, factor in shapes:
+        cluster = int(c.cluster * factor)
+        if not 1 <= cluster <= MOST_BLOCKS:
+            continue
+        config = replace(c, lanes=lanes, vectors=vectors, cluster=cluster, streamed=False)
+        config = staged_by(config, plan.columns)
+        part = 2 * plan.program.inputs * config.staged * config.chunk
+        if part <= MOST_STAGE_BYTES and config != c:
+            found[f"staged {lanes}x{vectors} /{cluster}"] = with_config(plan, config)
+    return found

@@ -1,0 +1,80 @@
+"""Totals over the threads of a row: by shuffles in a warp, by shared memory between warps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import kdsl_core as kd
+
+WARP = 32
+
+
+class Exchange:
+    """Combines what each thread found in its part of a row; all of them get the total.
+
+    Warps of a row write their states into shared memory of every block that has a part in it, one
+    barrier follows, and each warp combines all states in the same order.
+
+    Threads: the whole block, and all blocks of the cluster.
+    Memory: a buffer for each phase, so that none is written while it is read.
+    """
+
+    def __init__(self, config: Any, program: Any) -> None:
+        self.lanes, self.groups, self.cluster = config.lanes, config.groups, config.cluster
+        self.program = program
+        self.warps = -(-config.lanes // WARP)
+        self.slots = self.warps * self.cluster
+        if self.cluster > 1:
+            kd.cluster_arrive(relaxed=True)  # this block runs: peers may write to it
+
+    def total(self, number: int, phase: Any, state: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The combined states of a row's threads. `number` counts phases."""
+        state = tuple(kd.as_scalar(x) for x in state)
+        state = over_lanes(phase, state, min(self.lanes, WARP))
+        return state if self.slots == 1 else self._over_warps(number, phase, state)
+
+    def _over_warps(self, number: int, phase: Any, state: tuple[Any, ...]) -> tuple[Any, ...]:
+        shape = (self.slots, self.groups)
+        held = [kd.smem(x.dtype, shape, name=f"phase{number}") for x in state]
+        warp, lane = kd.warp_idx(), kd.lane_idx()
+        group, among = warp // self.warps, warp % self.warps
+        if self.cluster == 1:
+            for there, value in zip(held, state, strict=True):
+                there.store((among, group), value, lane == 0)
+            kd.sync_threads()
+        else:
+            if number == 0:
+                kd.cluster_wait()
+            slot = kd.cluster_rank() * self.warps + among
+            for own, value in zip(held, state, strict=True):
+                peer = kd.peer(own, lane % self.cluster)
+                peer.store((slot, group), value, lane < self.cluster)
+            kd.cluster_sync()
+        return self._gathered(phase, held, state, lane, group)
+
+    def _gathered(self, phase: Any, held: Any, state: Any, lane: Any, group: Any) -> Any:
+        """The combination of all slots of a row, from shared memory."""
+        across = min(1 << (self.slots - 1).bit_length(), WARP)
+        total: Any = None
+        for first in range(0, self.slots, WARP):
+            slot = lane % across + first
+            found = tuple(self._slot(there, slot, first, group) for there in held)
+            if first + across > self.slots:
+                nothing = phase.identity(state[0].dtype)
+                exists = slot < self.slots
+                found = tuple(kd.where(exists, *x) for x in zip(found, nothing, strict=True))
+            total = found if total is None else phase.combine(total, found)
+        return over_lanes(phase, total, across)
+
+    def _slot(self, there: Any, slot: Any, first: int, group: Any) -> Any:
+        whole = first + WARP <= self.slots or self.slots & (self.slots - 1) == 0
+        return there.load((slot, group), None if whole else slot < self.slots)
+
+
+def over_lanes(phase: Any, state: tuple[Any, ...], lanes: int) -> tuple[Any, ...]:
+    """The combined states of neighbouring lanes, a power of two of them, in each of them."""
+    step = lanes // 2
+    while step:
+        state = phase.combine(state, tuple(kd.shfl_xor(x, step) for x in state))
+        step //= 2
+    return state

@@ -1,0 +1,301 @@
+"""Row-wise kernels from one template: read a row once, reduce it, compute from it, write.
+
+A `RowProgram` says what is computed (`row_programs` has the usual ones), a `RowConfig` how rows are
+shared among threads (`rows_plan` chooses).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import kdsl_core as kd
+from kdsl_fuse.kernels.row_exchange import Exchange
+from kdsl_fuse.kernels.row_programs import RowProgram
+from kdsl_fuse.kernels.row_staging import Stage
+from kdsl_fuse.kernels.vectors import neighbours, put, widened
+
+
+@dataclass(frozen=True)
+class RowConfig:
+    """How rows are shared among threads.
+
+    `lanes` threads of each of `cluster` blocks hold a row, `vectors` times `width` neighbouring
+    elements each: a power of two up to 32, or whole warps. A block has `groups` such groups of
+    threads, and each takes `together` rows at a time. `ragged` says that the last of a thread's
+    vectors may lie behind the row's end, `partial` that the last block has too few rows. Rows that
+    are too long to be held are `streamed`: read again for each phase and for the results; or they
+    are `staged` in shared memory, so many times `columns` of them, and read there.
+    `early` reads operands of the epilogue before the reductions. `load` and `store` are the cache
+    operators of what is read and written once.
+    """
+
+    width: int
+    lanes: int
+    vectors: int
+    groups: int = 1
+    together: int = 1
+    cluster: int = 1
+    ragged: bool = True
+    partial: bool = True
+    streamed: bool = False
+    staged: int = 0
+    early: bool = True
+    load: str = ""
+    store: str = ""
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.lanes * self.groups
+
+    @property
+    def rows(self) -> int:
+        """Rows of a block."""
+        return self.groups * self.together
+
+    @property
+    def columns(self) -> int:
+        """Columns that the threads of a row take at a time."""
+        return self.chunk * self.cluster
+
+    @property
+    def chunk(self) -> int:
+        """Columns that the threads of a row in one block take at a time."""
+        return self.width * self.lanes * self.vectors
+
+    @property
+    def in_turns(self) -> bool:
+        """Whether a thread takes a row in turns, and does not hold it."""
+        return self.streamed or self.staged > 0
+
+
+@kd.kernel
+def rows(*arrays: kd.Tensor, program: kd.Static, config: kd.Static):
+    """Outputs, row outputs = program(inputs, extras, row inputs), in this order of `arrays`.
+
+    Shapes: outputs, inputs and extras (…, n), extras perhaps broadcast by strides of 0; row outputs
+    and row inputs (…). All leading modes are the same.
+    """
+    kd.launch_dependents()  # once all blocks have begun: the next launch fills what gets free
+    kd.wait_for_dependencies()
+    operands = Operands(program, arrays)
+    share = Share(config, operands.full[0].shape)
+    exchange = Exchange(config, program)
+    if config.in_turns:
+        stream(program, operands, share, exchange)
+    else:
+        hold(program, operands, share, exchange)
+
+
+def hold(program, operands, share, exchange):
+    """Rows that stay in registers from their reading to their writing."""
+    turns = range(share.config.vectors)
+    labels = [operands.labels(row, share) for row in share.rows]
+    read = [[operands.read(row, v, share) for v in turns] for row in share.rows]
+    if share.config.early:
+        extras = [[operands.extra(row, v, share) for v in turns] for row in share.rows]
+    picked = [operands.picked(row, *label) for row, label in zip(share.rows, labels, strict=True)]
+    values = [[operands.values(vector) for vector in vectors] for vectors in read]
+    stats = [() for _ in share.rows]
+    for number, phase in enumerate(program.phases):
+        states = [
+            phase.local(share.filled(vectors, phase, found), found)
+            for vectors, found in zip(values, stats, strict=True)
+        ]
+        totals = [exchange.total(number, phase, state) for state in states]
+        stats = [
+            (*found, *phase.finish(state, share.count, found))
+            for found, state in zip(stats, totals, strict=True)
+        ]
+    if not share.config.early:
+        extras = [[operands.extra(row, v, share) for v in turns] for row in share.rows]
+    for r, row in enumerate(share.rows):
+        for v in turns:
+            operands.write(row, v, share, values[r][v], extras[r][v], stats[r])
+        operands.write_row(row, share, stats[r], labels[r][0], picked[r])
+
+
+@kd.func
+def stream(program, operands, share, exchange):
+    """Rows that are read again for each phase and for the results: from memory or from a stage."""
+    source = operands
+    if share.config.staged:
+        source = Stage(operands, share)
+        source.copy(share)
+    row, stats = share.rows[0], ()
+    labels = operands.labels(row, share)
+    picked = operands.picked(row, *labels)
+    vectors = range(share.config.vectors)
+    for number, phase in enumerate(program.phases):
+
+        def state(part, phase=phase, stats=stats):
+            source.await_turn(part)
+            values = [operands.values(source.read(row, v, part)) for v in vectors]
+            found = phase.local(part.filled(values, phase, stats), stats)
+            return tuple(kd.as_scalar(x) for x in found)
+
+        held = [kd.rmem(x.dtype, 1).fill(x) for x in state(share)]
+        for turn in kd.range(1, share.turns):
+            joined = phase.combine(tuple(x[0] for x in held), state(share.at(turn)))
+            for register, value in zip(held, joined, strict=True):
+                register[0] = value
+        total = exchange.total(number, phase, tuple(x[0] for x in held))
+        stats = (*stats, *phase.finish(total, share.count, stats))
+    if program.outputs:
+        for turn in kd.range(0, share.turns):
+            part = share.at(turn)
+            source.await_turn(part)
+            extras = [operands.extra(row, v, part) for v in vectors]
+            read = [source.read(row, v, part) for v in vectors]
+            for v in vectors:
+                operands.write(row, v, part, operands.values(read[v]), extras[v], stats)
+    operands.write_row(row, share, stats, labels[0], picked)
+
+
+class Share:
+    """Which rows and columns belong to a thread, in one turn of those that a row is taken in."""
+
+    def __init__(self, config: RowConfig, shape: Any, turn: Any = 0) -> None:
+        self.config, self.shape, self.turn = config, shape, turn
+        self.height, self.columns = kd.size(shape[0]), shape[1]
+        self.count = kd.as_scalar(self.columns)
+        self.lane = kd.thread_rank() % config.lanes
+        first = kd.cluster_idx()[0] * config.rows + kd.thread_rank() // config.lanes
+        self.rows = [first + config.groups * r for r in range(config.together)]
+        self.part = kd.cluster_rank() * config.lanes + self.lane
+
+    @property
+    def turns(self) -> Any:
+        """How often the threads take columns."""
+        return self.config.staged or kd.ceil_div(self.columns, self.config.columns)
+
+    def at(self, turn: Any) -> Share:
+        """The same rows in another turn."""
+        return Share(self.config, self.shape, turn)
+
+    def column(self, v: int) -> Any:
+        """The first column of the thread's vector `v`: threads take neighbouring vectors.
+
+        Vectors of a block lie side by side where they are staged, for one copy.
+        """
+        c = self.config
+        if c.staged:
+            block = self.turn * c.cluster + kd.cluster_rank()
+            return block * c.chunk + (v * c.lanes + self.lane) * c.width
+        return self.turn * c.columns + (self.part + v * c.cluster * c.lanes) * c.width
+
+    def reaches(self, v: int) -> Any:
+        """Whether vector `v` lies in the row; None where that is certain."""
+        c = self.config
+        if c.streamed or (c.ragged and (c.staged or v == c.vectors - 1)):
+            return kd.as_scalar(self.column(v) < self.columns)
+        return None
+
+    def has(self, row: Any) -> Any:
+        """Whether there is such a row; None where that is certain."""
+        return kd.as_scalar(row < self.height) if self.config.partial else None
+
+    def inside(self, row: Any, v: int) -> Any:
+        """Whether vector `v` of a row is to be read and written; None where that is certain."""
+        return both(self.has(row), self.reaches(v))
+
+    def first(self, row: Any) -> Any:
+        """Whether this thread acts for the whole row, which exists."""
+        return both(self.has(row), kd.as_scalar(self.part == 0))
+
+    def filled(self, vectors: Any, phase: Any, stats: Any) -> list[Any]:
+        """All values of a thread's vectors; behind the row's end what changes no total."""
+        found = []
+        for v, values in enumerate(vectors):
+            reaches = self.reaches(v)
+            if reaches is not None:
+                fill = phase.fill(values[0].dtype, stats)
+                values = [kd.where(reaches, value, fill) for value in values]
+            found += values
+        return found
+
+
+class Operands:
+    """The arrays of a launch by their parts in the program."""
+
+    def __init__(self, program: RowProgram, arrays: Any) -> None:
+        self.program, left = program, list(arrays)
+        counts = program.counts
+        taken = [[left.pop(0) for _ in range(count)] for count in counts]
+        outputs, row_outputs, inputs, extras, row_inputs = taken
+        self.outputs, self.inputs, self.extras = (
+            [matrix(x, 1) for x in group] for group in (outputs, inputs, extras)
+        )
+        self.row_outputs, self.row_inputs = (
+            [matrix(x, 0) for x in group] for group in (row_outputs, row_inputs)
+        )
+        self.full = self.inputs
+
+    def await_turn(self, share: Share) -> None:
+        """Memory is always there."""
+
+    def read(self, row: Any, v: int, share: Share) -> list[list[Any]]:
+        """A vector of each input."""
+        c, inside = share.config, share.inside(row, v)
+        return [neighbours(x, (row, share.column(v)), 1, c.width, inside, c.load)
+                for x in self.inputs]  # fmt: skip
+
+    def values(self, read: list[list[Any]]) -> list[Any]:
+        """The prologue's values of a vector."""
+        elements = zip(*read, strict=True)
+        return [kd.as_scalar(self.program.prologue(*map(widened, each))) for each in elements]
+
+    def extra(self, row: Any, v: int, share: Share) -> list[list[Any]]:
+        """A vector of each operand of the epilogue."""
+        inside = share.inside(row, v)
+        return [neighbours(x, (row, share.column(v)), 1, share.config.width, inside)
+                for x in self.extras]  # fmt: skip
+
+    def write(self, row: Any, v: int, share: Share, values: Any, extras: Any, stats: Any) -> None:
+        """Compute and write a vector of each output."""
+        if not self.outputs:
+            return
+        results = []
+        for i, value in enumerate(values):
+            own = tuple(widened(extra[i]) for extra in extras)
+            results.append(self.program.epilogue(value, own, stats))
+        place, inside = (row, share.column(v)), share.inside(row, v)
+        for output, found in zip(self.outputs, zip(*results, strict=True), strict=True):
+            put(output, place, 1, [kd.as_scalar(x) for x in found], inside, share.config.store)
+
+    def labels(self, row: Any, share: Share) -> tuple[Any, Any]:
+        """The row inputs, and whether this thread is to pick an element by the first of them."""
+        if not self.row_inputs:
+            return (), None
+        first = share.first(row)
+        return tuple(widened(x.load(row, first)) for x in self.row_inputs), first
+
+    def picked(self, row: Any, labels: Any, first: Any) -> Any:
+        """The value in the column that the first row input names; None where none is asked for."""
+        if not self.program.picks:
+            return None
+        there = self.program.picks(labels[0], kd.as_scalar(self.inputs[0].shape[1]), first)
+        elements = [widened(x.load((row, labels[0]), there)) for x in self.inputs]
+        return kd.as_scalar(self.program.prologue(*elements))
+
+    def write_row(self, row: Any, share: Share, stats: Any, labels: Any, picked: Any) -> None:
+        """Compute and write the row's own results."""
+        if not self.row_outputs:
+            return
+        results = self.program.row_results(stats, labels, picked)
+        for output, value in zip(self.row_outputs, results, strict=True):
+            output.store(row, kd.as_scalar(value).to(output.dtype), share.first(row))
+
+
+def matrix(x: Any, tail: int) -> Any:
+    """A tensor whose leading modes, all but the last `tail`, are one."""
+    lead = len(x.shape) - tail
+    return x if lead == 1 else x.group(0, lead)
+
+
+def both(first: Any, second: Any) -> Any:
+    """The conjunction of two conditions, each of which may be None for true."""
+    if first is None or second is None:
+        return second if first is None else first
+    return first & second
