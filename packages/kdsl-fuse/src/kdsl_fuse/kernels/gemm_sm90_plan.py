@@ -163,7 +163,7 @@ def choose(
     Raises: CacheError (K761) where a table of the device cannot be used.
     """
     found = _chosen(m, n, k, dtype, result, batch, multiprocessors, device)
-    return _by_turns(found) if tail else found
+    return by_turns(found) if tail else found
 
 
 def explain(
@@ -179,7 +179,7 @@ def explain(
     return table.DISPATCH.explain(device, key.problem, first)
 
 
-def _by_turns(plan: Sm90Plan) -> Sm90Plan:
+def by_turns(plan: Sm90Plan) -> Sm90Plan:
     """The plan, or one whose tails are computed while the tensor cores work on the next tile.
 
     Where each multiprocessor gets several tiles, that hides the tail: on an H200 GEMM + bias + GELU
