@@ -55,10 +55,10 @@ class TmaOperand:
         self.part = rows // sharers
         self.shared = _stages(tensor, tile, stages, name) if into is None else into
         self.bytes = rows * self.depth * tensor.dtype.bytes
-        self.batched = len(tensor.layout) == 3
+        self.rest = len(tensor.layout) - 2
         self.share, self.mask, self.cache = share, mask, cache
         self.target = self.shared.tile((self.part, self.depth), (share, 0))
-        box = (self.part, self.depth, 1) if self.batched else (self.part, self.depth)
+        box = (self.part, self.depth, *(1,) * self.rest)
         self.box = tma_load(tensor, self.target[..., 0], box)
 
     def prefetch(self) -> None:
@@ -66,9 +66,13 @@ class TmaOperand:
         self.box.prefetch()
 
     def load(self, stage: Any, row_tile: Any, k_tile: Any, batch: Any, barrier: Mbarrier) -> None:
-        """Start copying tile (row_tile, k_tile) into a stage; `bytes` complete at `barrier`."""
+        """Start copying tile (row_tile, k_tile) into a stage; `bytes` complete at `barrier`.
+
+        `batch` is the coordinate in mode 2, or a tuple of those behind the matrix's two.
+        """
         row = row_tile * self.rows + self.share * self.part
-        coord = (row, k_tile * self.depth, batch)[: 3 if self.batched else 2]
+        behind = batch if isinstance(batch, tuple) else (batch,)
+        coord = (row, k_tile * self.depth, *behind[: self.rest])
         self.box(self.target[..., stage], coord, barrier, multicast=self.mask, cache=self.cache)
 
 
@@ -137,8 +141,8 @@ def shared_pair(
 ) -> tuple[TmaOperand, TmaOperand | TmaPair, tuple[Any, ...]]:
     """The operands A and B of a tile, and the ranks of the blocks that share stages with this one.
 
-    Two tensors in the place of B share its tiles (`TmaPair`). In a cluster of (cm, cn) blocks, rank r computes tile (r mod cm, r div cm): the cn blocks of a
-    row share A, the cm blocks of a column share B.
+    Two tensors in the place of B share its tiles (`TmaPair`). In a cluster of (cm, cn) blocks, rank
+    r computes tile (r mod cm, r div cm): the cn blocks of a row share A, the cm of a column B.
     """
     (cm, cn), (tile_m, tile_n, tile_k) = cluster, tile
 

@@ -28,7 +28,8 @@ def gated_sm90(
     `peers`, since the parts of two sums cannot be added behind the epilogue.
     """
     config.check_pairs()
-    (tile_m, tile_n, tile_k), columns = config.tile, config.tile[1] // 2
+    tile_m, both, tile_k = config.tile
+    columns = both // 2
     load_a, load_b, sharers = kd.collective.shared_pair(
         A, (Wg, Wu), config.tile, config.stages, config.cluster, config.caches
     )

@@ -127,9 +127,9 @@ class Sm90Config:
         shares = 16 * self.cluster[0]
         if self.tile[1] % shares or self.peers * self.splits > 1:
             raise kd.ArgumentError(
-                f"two products share a tile whose N is a multiple of 16 for each block that loads "
-                f"a part of it ({shares}), with neither splits nor peers, got the tile {self.tile}, "
-                f"splits {self.splits}, peers {self.peers}",
+                f"two products share a tile whose N is a multiple of 16 for each block that loads a "
+                f"part of it ({shares}), with neither splits nor peers, got the tile {self.tile}, "
+                f"{self.splits} splits and {self.peers} peers",
                 code="K940",
                 fix="round the tile, and leave K whole",
             )

@@ -95,9 +95,9 @@ def addressable(matrices: Sequence[Any]) -> list[Any]:
             continue
         if len(facts.shape) != 2:
             raise kd.ArgumentError(
-                f"operand {index} is a batch of matrices, which no copy mends: it starts "
-                f"{facts.pointer % VECTOR_BYTES} bytes behind a multiple of {VECTOR_BYTES}, and its "
-                f"strides are {facts.strides} elements of {size} bytes",
+                f"operand {index} is a batch of matrices that TMA cannot take: it starts "
+                f"{facts.pointer % VECTOR_BYTES} bytes behind a multiple of {VECTOR_BYTES}, with "
+                f"strides of {facts.strides} elements of {size} bytes",
                 code="K941",
                 fix=f"let start and strides but that of 1 be multiples of {VECTOR_BYTES} bytes",
             )
