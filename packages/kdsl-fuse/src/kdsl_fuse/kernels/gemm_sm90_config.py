@@ -127,7 +127,7 @@ class Sm90Config:
         shares = 16 * self.cluster[0]
         if self.tile[1] % shares or self.peers * self.splits > 1:
             raise kd.ArgumentError(
-                f"two products share a tile whose N is a multiple of 16 for each block that loads a "
+                f"two products share a tile whose N is a multiple of 16 for each block loading a "
                 f"part of it ({shares}), with neither splits nor peers, got the tile {self.tile}, "
                 f"{self.splits} splits and {self.peers} peers",
                 code="K940",
