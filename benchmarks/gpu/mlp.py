@@ -12,23 +12,17 @@ too, on all sides.
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import sys
-import time
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any
 
-import timing
 import torch
-from report import geomean
 from shapes import SHAPES_FILE, buffer_sets
+from sides import Result, Sides, run
 
 import kdsl_core as kd
-from kdsl_core.errors import KdslError
 from kdsl_fuse.kernels import gemm_sm90_plan
 from kdsl_fuse.kernels.gated_sm90_plan import GatedPlan, candidates, choose, gated, gelu, silu
 from kdsl_fuse.kernels.gemm_sm90_plan import Sm90Plan, parse
@@ -38,7 +32,6 @@ ACTS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {  # kdsl's
     "swiglu": (silu, functional.silu),
     "geglu": (gelu, lambda x: functional.gelu(x, approximate="tanh")),
 }
-WORST_ERROR = 1e-2  # of sampled results, relative to their norm
 SAMPLED = 128  # rows and columns that are computed in f64
 KEPT = 3  # of kdsl's plans, timed by turns
 
@@ -90,61 +83,21 @@ class Set:
         return torch.randn(shape, device="cuda", dtype=torch.bfloat16)
 
 
-class Trial:
-    """One case: its buffers, and the sides that computed it right."""
-
-    def __init__(self, case: Case) -> None:
-        self.case = case
-        self.sets = [Set(case) for _ in range(buffer_sets(case.bytes))]
-        self.rows, self.columns = (
-            torch.randint(0, size, (SAMPLED,), device="cuda")
-            for size in (case.m, case.hidden if case.down else case.inner)
-        )
-        self.exact = self._exact()
-        self.launches: dict[str, timing.Launch] = {}
-        self.errors: dict[str, float] = {}
-        self.failures: dict[str, str] = {}
-
-    def _exact(self) -> torch.Tensor:
-        """The result in f64 at sampled rows and columns."""
-        s, act = self.sets[0], ACTS[self.case.act][1]
-        x = s.x[self.rows].double()
-        if not self.case.down:
-            gate, up = (x @ w[self.columns].double().T for w in (s.gate, s.up))
-            return act(gate) * up
-        gate, up = (x @ w.double().T for w in (s.gate, s.up))
-        return (act(gate) * up) @ s.down[self.columns].double().T
-
-    def add(self, name: str, launch: Callable[[Set], torch.Tensor]) -> None:
-        """Keep a side if its result is right."""
-        s = self.sets[0]
-        for result in (s.c, s.y) if self.case.down else (s.c,):
-            result.fill_(float("nan"))
-        try:
-            part = launch(s)[self.rows][:, self.columns].double()
-        except (KdslError, RuntimeError) as problem:
-            self.failures[name] = str(problem).splitlines()[0]
-            return
-        error = float((part - self.exact).norm() / self.exact.norm())
-        if not error < WORST_ERROR:
-            self.failures[name] = f"error {error:.1e}"
-            return
-        self.errors[name] = error
-        self.launches[name] = lambda i: launch(self.sets[i % len(self.sets)])
-
-    def quickest(self, prefix: str, most: int) -> list[str]:
-        """The fastest few sides of a kind, by a short look."""
-        names = [name for name in self.launches if name.startswith(prefix)]
-        if len(names) <= most:
-            return names
-        seconds = {name: timing.quick(self.launches[name], len(self.sets)) for name in names}
-        return sorted(names, key=seconds.__getitem__)[:most]
-
-    def timed(self, names: list[str], seconds: float) -> dict[str, timing.Times]:
-        """The sides by turns."""
-        count = len(self.sets)
-        sides = {name: timing.prepared(self.launches[name], count) for name in names}
-        return timing.interleaved(sides, seconds)
+def sides_of(case: Case) -> Sides:
+    """Buffers, and the result in f64 at sampled rows and columns."""
+    sets = [Set(case) for _ in range(buffer_sets(case.bytes))]
+    first, act = sets[0], ACTS[case.act][1]
+    width = case.hidden if case.down else case.inner
+    rows, columns = (torch.randint(0, n, (SAMPLED,), device="cuda") for n in (case.m, width))
+    kept = slice(None) if case.down else columns
+    x = first.x[rows].double()
+    gate, up = (x @ w[kept].double().T for w in (first.gate, first.up))
+    exact = act(gate) * up
+    if case.down:
+        exact = exact @ first.down[columns].double().T
+    return Sides(
+        sets, exact, lambda y: y[rows][:, columns], lambda s: (s.c, s.y) if case.down else (s.c,)
+    )
 
 
 def ours(plan: GatedPlan, case: Case) -> Callable[[Set], torch.Tensor]:
@@ -203,57 +156,21 @@ def plans_of(case: Case, options: argparse.Namespace) -> list[GatedPlan]:
     return [first, *candidates(*sizes, kd.bf16, limit=options.candidates)]
 
 
-def measure(case: Case, options: argparse.Namespace) -> dict[str, Any]:
+def measure(case: Case, options: argparse.Namespace) -> Result:
     """All that is known of a case after measuring it."""
-    trial = Trial(case)
-    with torch.no_grad():
-        for name, launch in peers(case).items():
-            trial.add(name, launch)
-        plans = plans_of(case, options)
-        for plan in plans:
-            if f"kdsl {plan}" not in trial.errors | trial.failures:
-                trial.add(f"kdsl {plan}", ours(plan, case))
-        chosen = f"kdsl {plans[0]}"
-        best = trial.quickest("kdsl", KEPT)
-        if chosen in trial.launches and chosen not in best:
-            best.append(chosen)
-        names = [*trial.quickest("torch", 4), *best]
-        times = trial.timed(names, options.seconds_per_shape)
-    sides = {name: {**found.record(), "error": trial.errors[name]} for name, found in times.items()}
+    sides = sides_of(case)
+    for name, launch in peers(case).items():
+        sides.add(name, launch)
+    plans = plans_of(case, options)
+    for plan in plans:
+        sides.add(f"kdsl {plan}", ours(plan, case))
+    chosen = f"kdsl {plans[0]}"
+    best = [*sides.quickest("torch", 4), *sides.quickest("kdsl", KEPT)]
+    best += [chosen] if chosen in sides.launches else []
     return {
         "name": case.name, "flops": case.flops, "bytes": case.bytes, "chosen": chosen,
-        "sides": sides, "failures": trial.failures,
+        **sides.timed(best, options.seconds_per_shape),
     }  # fmt: skip
-
-
-def fastest(result: dict[str, Any], prefix: str) -> tuple[str, float]:
-    """Name and seconds of the fastest side of a kind; infinite where there is none."""
-    sides = {
-        name: side["median"] for name, side in result["sides"].items() if name.startswith(prefix)
-    }
-    name = min(sides, key=sides.__getitem__, default="")
-    return name, sides.get(name, float("inf"))
-
-
-def line(result: dict[str, Any]) -> str:
-    """A case in the table."""
-    (mine, seconds), (peer, rival) = fastest(result, "kdsl"), fastest(result, "torch")
-    chosen = result["sides"].get(result["chosen"], {}).get("median", float("nan"))
-    return (
-        f"{result['name']:<30} {1e6 * seconds:9.1f} µs {1e-12 * result['flops'] / seconds:4.0f} TF "
-        f"{1e-12 * result['bytes'] / seconds:5.2f} TB/s  {rival / seconds:5.3f}  "
-        f"(chosen {rival / chosen:5.3f})  {mine}; {peer} {1e6 * rival:.1f} µs"
-    )
-
-
-def table(results: list[dict[str, Any]], facts: dict[str, str]) -> str:
-    """The whole report."""
-    ratios = [fastest(r, "torch")[1] / fastest(r, "kdsl")[1] for r in results]
-    lines = [" · ".join(f"{key} {value}" for key, value in facts.items()), *map(line, results)]
-    for result in results:
-        lines += [f"  {result['name']}: {k}: {v}" for k, v in result["failures"].items()]
-    summary = f"geomean {geomean(ratios):.3f}  worst {min(ratios, default=float('nan')):.3f}"
-    return "\n".join([*lines, f"{summary}  ({len(ratios)} shapes)"])
 
 
 def parser() -> argparse.ArgumentParser:
@@ -271,25 +188,11 @@ def parser() -> argparse.ArgumentParser:
 def main() -> None:
     """Measure, tell each case as it comes, then the table; keep all in $OUT/mlp.json."""
     options = parser().parse_args()
-    begun = time.monotonic()
-    torch.manual_seed(0)
     rows = tomllib.loads(SHAPES_FILE.read_text())["fused_mlp"]["gated"]
     cases = [Case(*row, down=options.down) for row in rows]
     if options.shapes:
         cases = [c for c in cases if f"{c.m}x{c.hidden}x{c.inner}" in options.shapes]
-    facts, results = timing.device_record(), []
-    for case in cases:
-        spent = time.monotonic() - begun
-        if spent < options.seconds:
-            results.append(measure(case, options))
-            print(f"{time.monotonic() - begun:5.1f} s  {line(results[-1])}", flush=True)
-            torch.compiler.reset()
-            torch.cuda.empty_cache()
-    if os.environ.get("OUT"):
-        record = {"device": facts, "arguments": sys.argv[1:], "results": results}
-        (Path(os.environ["OUT"]) / "mlp.json").write_text(json.dumps(record, indent=1) + "\n")
-    print()
-    print(table(results, facts))
+    run(cases, partial(measure, options=options), options.seconds, "mlp")
 
 
 if __name__ == "__main__":

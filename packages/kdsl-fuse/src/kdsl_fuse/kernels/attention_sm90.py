@@ -29,19 +29,19 @@ def attention_sm90(
     Q: kd.Tensor["f16|bf16"],
     K: kd.Tensor["=Q"],
     V: kd.Tensor["=Q"],
-    O: kd.Tensor["=Q"],
+    Out: kd.Tensor["=Q"],
     scale: kd.f32,
     together: kd.i32,
     *bias: kd.Tensor,
     config: kd.Static,
 ):
-    """O = softmax(Q · Kᵀ · scale + bias) · V for each head and batch; `config.layout` says how.
+    """Out = softmax(Q · Kᵀ · scale + bias) · V for each head and batch; `config.layout` says how.
 
     Several query heads may share one of K and V. Blocks take `together` heads at a time. A bias is
     (batch, heads, queries, keys), broadcast by strides of 0, and may be -infinity. What a mask
     leaves without any key is zero.
     """
-    q, k, v, o = matrices(config, Q, K, V, O)
+    q, k, v, o = matrices(config, Q, K, V, Out)
     load_q = kd.collective.TmaOperand(q, (config.rows, config.dim), 1, name="q")
     load_k = kd.collective.TmaOperand(k, (config.columns, config.dim), config.stages, name="k")
     load_v = kd.collective.TmaOperand(v, (config.dim, config.columns), config.stages, name="v")
@@ -73,10 +73,10 @@ def attention_sm90(
         consume(Consumer(config, (load_q, load_k, load_v), rings, group, scale, bias), work, out)
 
 
-def matrices(config, Q, K, V, O):
+def matrices(config, Q, K, V, Out):
     """The operands as (sequence, dimension, head, batch), V with its first two modes swapped."""
     order = LAYOUTS[config.layout]
-    seen = [x.with_layout(kd.select(x.layout, order)) for x in (Q, K, V, O)]
+    seen = [x.with_layout(kd.select(x.layout, order)) for x in (Q, K, V, Out)]
     seen[2] = seen[2].with_layout(kd.select(seen[2].layout, (1, 0, 2, 3)))
     return seen
 
