@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from kdsl_core import atoms
@@ -16,6 +17,7 @@ from kdsl_core.lang.tma import tma_load
 from kdsl_core.loc import here
 
 _TMA_PITCH = 16  # bytes that the TMA unit wants strides to be multiples of
+_WIDEST_SPAN = 128  # bytes of a swizzle
 
 
 def tma_can_address(x: Tensor) -> bool:
@@ -104,7 +106,7 @@ class TmaPair:
                 fix="pass both as they lie in memory alike, or copy one of them",
             )
         half = tile[0] // 2, tile[1]
-        self.shared = _stages(first, tile, stages, name)
+        self.shared = _stages(first, tile, stages, name, panel=half[0])
         self.halves = [
             TmaOperand(
                 tensor, half, stages, name=name, into=self.shared.tile(half, (i, 0)), **options
@@ -124,10 +126,15 @@ class TmaPair:
             half.load(stage, row_tile, k_tile, batch, barrier)
 
 
-def _stages(tensor: Tensor, tile: tuple[int, int], stages: int, name: str) -> Tensor:
-    """Shared memory for a ring of an operand's tiles."""
-    major = "K" if contiguous_mode(tensor) == 1 else "MN"
-    layout = atoms.shared_operand(tensor.dtype, tile, major=major, stages=stages)
+def _stages(
+    tensor: Tensor, tile: tuple[int, int], stages: int, name: str, panel: int | None = None
+) -> Tensor:
+    """Shared memory for a ring of an operand's tiles, which every `panel` rows may be cut apart."""
+    major, swizzle = "K" if contiguous_mode(tensor) == 1 else "MN", None
+    if panel is not None and major == "MN":  # swizzles must not reach across
+        span = math.gcd(panel * tensor.dtype.bytes, _WIDEST_SPAN)
+        swizzle = span if span > _TMA_PITCH else 0
+    layout = atoms.shared_operand(tensor.dtype, tile, major=major, stages=stages, swizzle=swizzle)
     return smem(tensor.dtype, layout, name=name)
 
 
