@@ -126,11 +126,11 @@ def plans_of(case: Case) -> list[AttentionPlan]:
     others = [replace(config, turns=False)]
     if config.dim == 64:
         others += [
-            replace(config, columns=192, stages=2),
-            replace(config, consumers=3, turns=False, stages=2, registers=(32, 160)),
+            replace(config, columns=192, stages=(2, 2)),
+            replace(config, consumers=3, turns=False, stages=(2, 2), registers=(32, 160)),
         ]
     if config.dim == 128 and config.consumers == 2:
-        others += [replace(config, columns=96), replace(config, columns=64, stages=4)]
+        others += [replace(config, columns=n, stages=(2, 2)) for n in (96, 128, 144, 160)]
     return [first, *(replace(first, config=other) for other in others if other != config)]
 
 

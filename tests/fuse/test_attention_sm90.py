@@ -98,7 +98,7 @@ CONFIGS = {
     "no turns": replace(SMALL, turns=False),
     "one group": replace(SMALL, consumers=1, turns=False),
     "three groups": replace(SMALL, consumers=3, turns=False),
-    "one stage": replace(SMALL, stages=1),
+    "one stage": replace(SMALL, stages=(1, 1)),
     "setmaxnreg": replace(SMALL, registers=(24, 240)),
     "narrow": replace(SMALL, columns=16),
     "wide": replace(SMALL, columns=144),
@@ -206,7 +206,7 @@ BAD: dict[str, tuple[str, Any]] = {
     "truth values": ("K957", lambda: attention(X, X, X, bias=array(8, 8, dtype=bool))),
     "long tiles": ("K950", lambda: AttentionConfig(264, 64)),
     "odd tiles": ("K950", lambda: AttentionConfig(64, 40)),
-    "no stages": ("K950", lambda: AttentionConfig(64, 64, stages=0)),
+    "no stages": ("K950", lambda: AttentionConfig(64, 64, stages=(1, 0))),
     "turns of three": ("K952", lambda: AttentionConfig(64, 64, consumers=3)),
 }
 
@@ -230,4 +230,4 @@ def test_plan() -> None:
     assert choose(replace(problem, keys=1 << 20)).together == 4
     assert choose(replace(problem, queries=1)).config.consumers == 1
     assert problem.flops == 4 * 2 * 8 * 300 * 512 * 128
-    assert str(plan) == "128x128x128 s2 bottom-right turns r240"
+    assert str(plan) == "128x128x128 s3+2 bottom-right turns r240"

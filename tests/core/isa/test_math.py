@@ -13,7 +13,7 @@ from core.isa.bench import Traced
 from kdsl_core.dtypes import DType, bf16, f16, f32, f64, i32
 from kdsl_core.errors import TypeMismatch
 from kdsl_core.ir import Const
-from kdsl_core.isa.math import NAMES, function
+from kdsl_core.isa.math import NAMES, exp2_ftz, function
 
 REFERENCE: dict[str, Callable[[Any], Any]] = {
     "exp": np.exp,
@@ -110,6 +110,21 @@ def test_odd_functions_are_odd(name: str) -> None:
 def test_approximate_functions_are_one_instruction(name: str) -> None:
     """The hardware's own instruction, and nothing else."""
     assert dict(of(name, approx=True).names) == {f"math.{name}_approx": 1}
+
+
+def test_exp2_that_flushes() -> None:
+    """Subnormal operands and results are zero, all others those of the plain approximation."""
+    traced, plain = Traced(exp2_ftz, f32), of("exp2", approx=True)
+    assert dict(traced.names) == {"math.exp2_approx_ftz": 1}
+    x = np.append(arguments("exp2"), [0.0, np.inf, -np.inf, 2.0**-140]).astype(np.float32)
+    with np.errstate(all="ignore"):
+        got, whole = traced(x), plain(x)
+    normal = whole >= np.finfo(np.float32).tiny
+    np.testing.assert_array_equal(got, np.where(normal, whole, 0))
+    assert (~normal).any() and np.isnan(traced(np.array([np.nan], np.float32))).all()
+    with pytest.raises(TypeMismatch) as caught:
+        Traced(exp2_ftz, f16)
+    assert caught.value.code == "K262"
 
 
 @pytest.mark.parametrize(("name", "most"), [("exp", 2), ("log", 2), ("sigmoid", 4)])

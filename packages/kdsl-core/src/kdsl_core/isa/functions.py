@@ -18,7 +18,8 @@ class FunctionOp(InstructionOp):
     Those named "…_approx" are simulated by the correctly rounded result; the hardware differs from
     it by at most: exp2 2 ulp; log2 2^-22 absolute within [0.5, 2] and 2^-22 relative elsewhere;
     rsqrt 2^-22.9, sqrt 2^-23, rcp 1 ulp, tanh 2^-11 relative; sin and cos 2^-20.5 absolute within
-    [−π, π], and worse with the size of the argument beyond.
+    [−π, π], and worse with the size of the argument beyond. "exp2_approx_ftz" flushes subnormal
+    operands and results to zero, which saves the three instructions that scale them.
 
     Source: PTX ISA 9.0, pages of `ex2`, `lg2`, `rsqrt`, `sqrt`, `rcp`, `tanh`, `sin`, `cos`.
     """
@@ -29,6 +30,16 @@ class FunctionOp(InstructionOp):
 def _in_double(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
     """A function of f32, computed in f64 and rounded."""
     return lambda x: rounding.to_nearest(function(x.astype(np.float64)), np.float32)
+
+
+def _flushed(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """A function of f32 that takes and gives zeros, of the same sign, for subnormal numbers."""
+
+    def flush(x: Array) -> Array:
+        subnormal = np.abs(x) < np.finfo(np.float32).tiny
+        return np.where(subnormal, np.copysign(np.float32(0), x), x).astype(np.float32)
+
+    return lambda x: flush(function(flush(x)))
 
 
 def _keep_type(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
@@ -61,6 +72,8 @@ def _rows() -> Iterator[Instruction]:
     for name, (opcode, function) in APPROX.items():
         text = f"{opcode}.approx.f32 {{d}}, {{a}}"
         yield Instruction(f"{name}_approx", (f32,), f32, text, _in_double(function))
+    text = "ex2.approx.ftz.f32 {d}, {a}"
+    yield Instruction("exp2_approx_ftz", (f32,), f32, text, _flushed(_in_double(np.exp2)))
     for t in (f32, f64):
         yield Instruction("sqrt", (t,), t, f"sqrt.rn.{t.ptx} {{d}}, {{a}}", _keep_type(np.sqrt))
         yield Instruction("rcp", (t,), t, f"rcp.rn.{t.ptx} {{d}}, {{a}}", _keep_type(_reciprocal))

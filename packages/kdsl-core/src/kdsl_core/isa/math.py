@@ -10,9 +10,24 @@ from kdsl_core.isa.convert import convert
 from kdsl_core.isa.elementary import ACCURATE
 from kdsl_core.isa.functions import APPROX, INTEGRAL, OPS, FunctionOp, available, direct
 
-__all__ = ["NAMES", "OPS", "FunctionOp", "function"]
+__all__ = ["NAMES", "OPS", "FunctionOp", "exp2_ftz", "function"]
 NAMES = tuple(dict.fromkeys((*ACCURATE, *APPROX, *INTEGRAL)))
 _LOG2_E, _LN_2 = 1.4426950408889634, 0.6931471805599453
+
+
+def exp2_ftz(b: Builder, x: Operand) -> Operand:
+    """2 to the power of an f32 by the fast instruction; subnormal results become zero.
+
+    Raises: TypeMismatch for other types.
+    """
+    if x.dtype != f32:
+        raise TypeMismatch(
+            f"exp2 with subnormal numbers flushed is one of f32, got {x.dtype}",
+            code="K262",
+            loc=b.loc(),
+            fix="kd.exp2(x.to(kd.f32), approx=True, ftz=True)",
+        )
+    return direct(b, "exp2_approx_ftz", x)
 
 
 def function(b: Builder, name: str, x: Operand, approx: bool = False) -> Operand:
@@ -57,6 +72,7 @@ def _approximate(b: Builder, name: str, x: Operand) -> Operand:
     if name == "log":
         return binary(b, "mul", direct(b, "log2_approx", x), Const(f32, _LN_2))
     if name == "sigmoid":
-        decay = direct(b, "exp2_approx", binary(b, "mul", x, Const(f32, -_LOG2_E)))
+        # Beside the 1 that is added, subnormal numbers are nothing.
+        decay = direct(b, "exp2_approx_ftz", binary(b, "mul", x, Const(f32, -_LOG2_E)))
         return direct(b, "rcp_approx", binary(b, "add", decay, Const(f32, 1)))
     return direct(b, name, x) if available(name, f32) else ACCURATE[name](b, x)

@@ -23,8 +23,10 @@ def exp(x: Any, approx: bool = False) -> Any:
     return _function("exp", x, approx, math.exp)
 
 
-def exp2(x: Any, approx: bool = False) -> Any:
-    """2 to the power x."""
+def exp2(x: Any, approx: bool = False, ftz: bool = False) -> Any:
+    """2 to the power x. With `ftz`, what `approx` computes takes subnormal numbers for zero."""
+    if approx and ftz and isinstance(x, Scalar):
+        return Scalar(isa_math.exp2_ftz(builder(), x.operand))
     return _function("exp2", x, approx, lambda v: 2.0**v)
 
 

@@ -43,11 +43,11 @@ def attention_sm90(
     """
     q, k, v, o = matrices(config, Q, K, V, Out)
     load_q = kd.collective.TmaOperand(q, (config.rows, config.dim), 1, name="q")
-    load_k = kd.collective.TmaOperand(k, (config.columns, config.dim), config.stages, name="k")
-    load_v = kd.collective.TmaOperand(v, (config.dim, config.columns), config.stages, name="v")
+    load_k = kd.collective.TmaOperand(k, (config.columns, config.dim), config.stages[0], name="k")
+    load_v = kd.collective.TmaOperand(v, (config.dim, config.columns), config.stages[1], name="v")
     rings = [
         kd.collective.TmaPipeline(stages, load.bytes, config.consumers)
-        for load, stages in ((load_q, 1), (load_k, config.stages), (load_v, config.stages))
+        for load, stages in zip((load_q, load_k, load_v), (1, *config.stages), strict=True)
     ]
     thread = kd.thread_rank() % GROUP
     number = kd.warp_uniform(kd.warpgroup_idx())
@@ -303,8 +303,8 @@ def overlap(consumer, tile, block, masked):
     if turns is not None:
         turns.pass_on()
     kd.wgmma_wait(1)
-    consumer.keys.release(thread)
     factors = consumer.weigh(tile, block, masked)
+    consumer.keys.release(consumer.softmax.behind(thread))
     kd.wgmma_wait(0)
     consumer.values.release(thread)
     consumer.scale_sums(factors)
@@ -340,11 +340,20 @@ class Softmax:
             base = kd.where(largest == -math.inf, 0.0, base)
         self.largest[pair] = largest
         for i in places:
-            scores[i] = kd.exp2(kd.fma(scores[i], self.factor, -base), approx=True)
-        correction = kd.exp2(kd.fma(old, self.factor, -base), approx=True)
+            scores[i] = kd.exp2(kd.fma(scores[i], self.factor, -base), approx=True, ftz=True)
+        correction = kd.exp2(kd.fma(old, self.factor, -base), approx=True, ftz=True)
         sums = folded([scores[i] for i in places], lambda x, y: x + y)
         self.total[pair] = kd.fma(self.total[pair], correction, sums)
         return correction
+
+    def behind(self, thread: Any) -> Any:
+        """The thread's number, which the assembler cannot know before all weights are computed.
+
+        Whoever waits for the number waits for them. Without that, ptxas moves exponentials behind
+        the end of the product that they are to run beside (docs/facts.md).
+        """
+        never = (self.total[0] < 0.0) | (self.total[1] < 0.0)
+        return kd.where(never, -1, thread)
 
     def reciprocals(self) -> list[Any]:
         """1 / total for each row; 0 where no key was seen."""

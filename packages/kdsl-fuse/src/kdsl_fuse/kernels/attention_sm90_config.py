@@ -19,16 +19,17 @@ class AttentionConfig:
     """How a block computes its tiles.
 
     `dim` elements of each head are multiplied, zeros behind those that there are. `consumers` warp
-    groups take 64 queries each; keys come `columns` at a time, through `stages` of shared memory,
-    as do values. A causal `mask` lets query i see key j where j <= i ("top-left"), or where
-    j - keys <= i - queries ("bottom-right"). With `turns` two warp groups multiply alternately.
+    groups take 64 queries each; `columns` keys come at a time, and their values, through as many
+    `stages` of shared memory each. A causal `mask` lets query i see key j where j <= i
+    ("top-left"), or where j - keys <= i - queries ("bottom-right"). With `turns` two warp groups
+    multiply alternately.
     `registers` are those of a thread of the producing and of the consuming warp groups; None gives
     the producer one warp.
     """
 
     dim: int
     columns: int
-    stages: int = 2
+    stages: tuple[int, int] = (2, 2)
     consumers: int = 2
     mask: str | None = None
     layout: str = "bshd"
@@ -38,7 +39,7 @@ class AttentionConfig:
     def __post_init__(self) -> None:
         shape = self.dim % 8 == 0 and 8 <= self.dim <= MOST_DIM
         shape = shape and self.columns % 16 == 0 and 16 <= self.columns <= MOST_DIM
-        if not shape or not 1 <= self.consumers <= 3 or self.stages < 1:
+        if not shape or not 1 <= self.consumers <= 3 or min(self.stages) < 1:
             raise kd.ArgumentError(
                 f"heads have a multiple of 8 elements up to {MOST_DIM}, keys come by a multiple of "
                 f"16 up to {MOST_DIM}, for 1 to 3 warp groups in 1 stage or more, got {self}",

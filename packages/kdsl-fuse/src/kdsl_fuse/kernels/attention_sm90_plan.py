@@ -18,7 +18,13 @@ L2_BYTES = 32 << 20  # of an H200's 50 MiB, for keys and values of heads that ru
 ADDRESSABLE = 16  # bytes that TMA wants starts and strides to be multiples of
 ROOM = (24, 240)  # registers of a producing and of a consuming thread
 # Elements of a head ↦ keys of a tile, stages: what fits shared memory beside queries and results.
-_TILES = {64: (128, 3), 96: (128, 2), 128: (128, 2), 192: (96, 2), MOST_DIM: (64, 2)}
+_TILES = {
+    64: (128, (3, 3)),
+    96: (128, (3, 2)),
+    128: (128, (3, 2)),
+    192: (80, (2, 2)),
+    MOST_DIM: (64, (2, 2)),
+}
 
 
 @dataclass(frozen=True)
@@ -48,7 +54,7 @@ class AttentionPlan:
 
     def __str__(self) -> str:
         c = self.config
-        words = [f"{c.rows}x{c.columns}x{c.dim}", f"s{c.stages}", c.mask or "full"]
+        words = [f"{c.rows}x{c.columns}x{c.dim}", "s{}+{}".format(*c.stages), c.mask or "full"]
         words += ["turns"] * c.turns + ([f"r{c.registers[1]}"] if c.registers else [])
         return " ".join(words)
 
@@ -81,11 +87,17 @@ def choose(
     mask: str | None = None,
     layout: str = "bshd",
     *,
+    biased: bool = False,
     multiprocessors: int = MULTIPROCESSORS,
 ) -> AttentionPlan:
-    """The plan for the sizes: two warp groups that multiply by turns, one for up to 64 queries."""
+    """The plan for the sizes: two warp groups that multiply by turns, one for up to 64 queries.
+
+    `biased` says whether a bias is added to the scores, for which threads need registers.
+    """
     dim = next(width for width in _TILES if width >= problem.dim)
     columns, stages = _TILES[dim]
+    if biased and dim == MOST_DIM:
+        columns -= 16
     one = problem.queries <= ROWS
     config = AttentionConfig(
         dim, columns, stages, 1 if one else 2, mask, layout, turns=not one,
@@ -135,7 +147,8 @@ def attention(
             fix="negate the queries instead",
         )
     extras = () if bias is None else (_broadcast_bias(bias, problem),)
-    choose(problem, mask, layout).run(q, k, v, out, *extras, scale=scale)
+    plan = choose(problem, mask, layout, biased=bias is not None)
+    plan.run(q, k, v, out, *extras, scale=scale)
     return out
 
 
