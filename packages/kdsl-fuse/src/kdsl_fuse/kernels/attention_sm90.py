@@ -229,14 +229,14 @@ class Consumer:
         return self.softmax.update(scores)
 
     def _add_bias(self, scores: Any, origin: tuple[Any, Any], tile: Tile) -> None:
-        """scores = scores · scale + bias, the bias of 32 columns fetched ahead of the others."""
+        """scores = scores · scale + bias, the bias of some columns fetched ahead of the others."""
         bias = self.bias[None, None, tile.head, tile.batch]
         epilogue = kd.collective.FragmentEpilogue(
             lambda score, bias: kd.fma(score, self.scale, bias.to(kd.f32)),
             (bias,), bias.shape, self.group.thread,
         )  # fmt: skip
-        width = self.config.columns
-        chunks = [range(x, min(x + 32, width)) for x in range(0, width, 32)]
+        width, ahead = self.config.columns, 16 if self.config.dim > 128 else 32
+        chunks = [range(x, min(x + ahead, width)) for x in range(0, width, ahead)]
         parts = epilogue.fetch(origin, 0, chunks[0])
         for columns, following in zip(chunks, [*chunks[1:], None], strict=True):
             upcoming = epilogue.fetch(origin, 0, following) if following else []

@@ -92,13 +92,14 @@ def choose(
 ) -> AttentionPlan:
     """The plan for the sizes: two warp groups that multiply by turns, one for up to 64 queries.
 
-    `biased` says whether a bias is added to the scores, for which threads need registers.
+    `biased` says whether a bias is added to the scores. Beside the sums of the longest heads that
+    takes more registers than a thread of two warp groups can have.
     """
     dim = next(width for width in _TILES if width >= problem.dim)
     columns, stages = _TILES[dim]
-    if biased and dim == MOST_DIM:
-        columns -= 16
     one = problem.queries <= ROWS
+    if biased and dim == MOST_DIM:
+        columns, one = 48, True
     config = AttentionConfig(
         dim, columns, stages, 1 if one else 2, mask, layout, turns=not one,
         registers=None if one else ROOM,
