@@ -12,14 +12,14 @@ Source: Dao et al., FlashAttention (2022), and Shah et al., FlashAttention-3 (20
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from functools import reduce
 from typing import Any
 
 import kdsl_core as kd
 from kdsl_fuse.kernels.attention_sm90_config import LAYOUTS, ROWS
+from kdsl_fuse.kernels.attention_sm90_work import Tile, Work
 from kdsl_fuse.kernels.gemm_sm90 import Turns, identity
 from kdsl_fuse.kernels.gemm_sm90_config import GROUP, WARP
+from kdsl_fuse.kernels.online_softmax import Softmax, hide, of_pair
 
 LOG2_E = math.log2(math.e)
 
@@ -79,64 +79,6 @@ def matrices(config, Q, K, V, Out):
     seen = [x.with_layout(kd.select(x.layout, order)) for x in (Q, K, V, Out)]
     seen[2] = seen[2].with_layout(kd.select(seen[2].layout, (1, 0, 2, 3)))
     return seen
-
-
-@dataclass(frozen=True)
-class Tile:
-    """`rows` of queries from `row` on, of one head; `blocks` of keys that they see.
-
-    The first `whole` blocks are seen by all of the queries. `shift` more keys than its own number
-    are seen by each query of a causal mask.
-    """
-
-    row: Any
-    head: Any
-    key_head: Any
-    batch: Any
-    blocks: Any
-    whole: Any
-    shift: Any
-    keys: Any
-
-
-class Work:
-    """Which tiles a block takes: the longest first, and back and forth, so that all end together.
-
-    Blocks that run at the same time take the same `together` heads, whose keys and values then stay
-    in the L2 cache.
-    """
-
-    def __init__(self, config: Any, q: Any, k: Any, together: Any) -> None:
-        self.config, self.together = config, together
-        self.queries, _, self.heads, self.batches = q.shape
-        self.keys = k.shape[0]
-        self.sharers = self.heads // k.shape[2]
-        self.tiles = kd.ceil_div(self.queries, config.rows)
-        self.total = self.tiles * self.heads * self.batches
-        self.blocks = kd.grid_dim()[0]
-        self.turns = kd.ceil_div(self.total, self.blocks)
-
-    def number(self, turn: Any) -> Any:
-        """The number of the block's tile in a turn, perhaps behind the last one."""
-        block = kd.block_idx()[0]
-        return turn * self.blocks + kd.where(turn % 2 == 0, block, self.blocks - 1 - block)
-
-    def at(self, number: Any) -> Tile:
-        """The tile of a number below `total`."""
-        columns, rows = self.config.columns, self.config.rows
-        place, index = kd.collective.grouped_raster(
-            number, self.heads * self.batches, self.tiles, self.together
-        )
-        head, row = place % self.heads, (self.tiles - 1 - index) * rows
-        shift, seen, whole = 0, self.keys, self.keys
-        if self.config.mask is not None:
-            shift = self.keys - self.queries if self.config.mask == "bottom-right" else 0
-            seen = kd.maximum(kd.minimum(seen, row + rows + shift), 1)
-            whole = kd.maximum(kd.minimum(whole, row + shift + 1), 0)
-        return Tile(
-            row, head, head // self.sharers, place // self.heads,
-            kd.ceil_div(seen, columns), whole // columns, shift, self.keys,
-        )  # fmt: skip
 
 
 @kd.func
@@ -309,79 +251,3 @@ def overlap(consumer, tile, block, masked):
     consumer.values.release(thread)
     consumer.scale_sums(factors)
     kd.convert_fragment(consumer.scores[None, 0, 0], consumer.weights)
-
-
-class Softmax:
-    """The largest score and the sum of weights so far, of the two rows that a thread shares.
-
-    Weights are 2 ** (factor · (score − largest)): exponentials, with `factor` log2(e) times what
-    scores are scaled by. `guarded` rows may have seen no key yet.
-    """
-
-    def __init__(self, factor: Any, guarded: bool) -> None:
-        self.factor, self.guarded = factor, guarded
-        self.largest, self.total = kd.rmem(kd.f32, 2), kd.rmem(kd.f32, 2)
-
-    def begin(self) -> None:
-        """Forget all scores."""
-        self.largest.fill(-math.inf)
-        self.total.fill(0.0)
-
-    def update(self, scores: Any) -> list[Any]:
-        """Turn scores into weights in place; gives the factors that older weights must take."""
-        return [self._update_row(scores, pair) for pair in range(2)]
-
-    def _update_row(self, scores: Any, pair: int) -> Any:
-        places, old = of_pair(scores, pair), self.largest[pair]
-        found = folded([scores[i] for i in places], kd.maximum)
-        largest = kd.maximum(old, over_quad(found, kd.maximum))
-        base = largest * self.factor
-        if self.guarded:
-            base = kd.where(largest == -math.inf, 0.0, base)
-        self.largest[pair] = largest
-        for i in places:
-            scores[i] = kd.exp2(kd.fma(scores[i], self.factor, -base), approx=True, ftz=True)
-        correction = kd.exp2(kd.fma(old, self.factor, -base), approx=True, ftz=True)
-        sums = folded([scores[i] for i in places], lambda x, y: x + y)
-        self.total[pair] = kd.fma(self.total[pair], correction, sums)
-        return correction
-
-    def behind(self, thread: Any) -> Any:
-        """The thread's number, which the assembler cannot know before all weights are computed.
-
-        Whoever waits for the number waits for them. Without that, ptxas moves exponentials behind
-        the end of the product that they are to run beside (docs/facts.md).
-        """
-        never = (self.total[0] < 0.0) | (self.total[1] < 0.0)
-        return kd.where(never, -1, thread)
-
-    def reciprocals(self) -> list[Any]:
-        """1 / total for each row; 0 where no key was seen."""
-        totals = [over_quad(self.total[pair], lambda x, y: x + y) for pair in range(2)]
-        return [kd.where(total == 0.0, 0.0, 1.0 / total) for total in totals]
-
-
-def hide(scores, pair, last):
-    """Hide the scores of a row behind column `last`, counted from the thread's first one."""
-    for i in of_pair(scores, pair):
-        column = 8 * (i // 4) + i % 2
-        scores[i] = kd.where(column <= last, scores[i], -math.inf)
-
-
-def of_pair(fragment: Any, pair: int) -> list[int]:
-    """The places in a fragment of accumulators that lie in the first or in the second row."""
-    return [i for i in range(kd.size(fragment.layout)) if i // 2 % 2 == pair]
-
-
-def folded(values: list[Any], combine: Any) -> Any:
-    """All values combined, in four chains that run side by side."""
-    chains = values[:4]
-    for i, value in enumerate(values[4:]):
-        chains[i % 4] = combine(chains[i % 4], value)
-    return reduce(combine, chains)
-
-
-def over_quad(value: Any, combine: Any) -> Any:
-    """The values of the four neighbouring lanes that share a row, combined."""
-    value = combine(value, kd.shfl_xor(value, 1))
-    return combine(value, kd.shfl_xor(value, 2))
