@@ -12,13 +12,20 @@ from kdsl_core.collective.pipeline import TmaPipeline
 from kdsl_core.collective.raster import grouped_raster
 from kdsl_core.collective.scheduler import TileScheduler
 from kdsl_core.collective.simple import mma_tile, store_tile
-from kdsl_core.collective.tiles import TileLoader, access_elements, contiguous_mode, shared_tile
+from kdsl_core.collective.tiles import (
+    PairLoader,
+    TileLoader,
+    access_elements,
+    contiguous_mode,
+    shared_tile,
+)
 from kdsl_core.collective.tma_store import TmaStoreStage
 
 __all__ = [
     "EpilogueStage",
     "FragmentEpilogue",
     "FragmentLoader",
+    "PairLoader",
     "PairedOutput",
     "TileLoader",
     "TileOutput",

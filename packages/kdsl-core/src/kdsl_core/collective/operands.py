@@ -6,15 +6,13 @@ import math
 from typing import Any
 
 from kdsl_core import atoms
-from kdsl_core.collective.tiles import contiguous_mode, divisor
-from kdsl_core.errors import TypeMismatch
+from kdsl_core.collective.tiles import contiguous_mode, divisor, unlike
 from kdsl_core.lang.clusters import cluster_rank
 from kdsl_core.lang.mbarriers import Mbarrier
 from kdsl_core.lang.memory import smem
 from kdsl_core.lang.scalar import as_scalar
 from kdsl_core.lang.tensor import Tensor
 from kdsl_core.lang.tma import tma_load
-from kdsl_core.loc import here
 
 _TMA_PITCH = 16  # bytes that the TMA unit wants strides to be multiples of
 _WIDEST_SPAN = 128  # bytes of a swizzle
@@ -98,13 +96,7 @@ class TmaPair:
     ) -> None:
         first, second = tensors
         if first.dtype is not second.dtype or contiguous_mode(first) != contiguous_mode(second):
-            raise TypeMismatch(
-                f"two operands in one stage have one type and one major order, got {first!r} and "
-                f"{second!r}",
-                code="K476",
-                loc=here(),
-                fix="pass both as they lie in memory alike, or copy one of them",
-            )
+            raise unlike(first, second)
         half = tile[0] // 2, tile[1]
         self.shared = _stages(first, tile, stages, name, panel=half[0])
         self.halves = [
