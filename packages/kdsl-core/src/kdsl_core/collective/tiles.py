@@ -117,9 +117,9 @@ class TileLoader:
     """Copies one operand's tiles (rows × depth) into a ring of shared-memory stages.
 
     Threads: all `threads` of the block, each with its own `thread`.
-    Memory: the stages are its own, or the tiles `into`. 4 … 16 bytes at a time through `cp.async` where alignment allows, to be committed and
-    waited for by the caller; else element by element through registers. What hangs over the edge
-    of the matrix is zero.
+    Memory: the stages are its own, or the tiles `into`. 4 … 16 bytes at a time through `cp.async`
+    where alignment allows, to be committed and waited for by the caller; else element by element
+    through registers. What hangs over the edge of the matrix is zero.
     """
 
     def __init__(
