@@ -21,6 +21,7 @@ from report import geomean
 
 from kdsl_core.errors import KdslError
 
+FAILURES = (KdslError, RuntimeError, ValueError, TypeError, LookupError, AttributeError)
 WORST_ERROR = 1e-2  # of sampled results, relative to their norm
 Result = dict[str, Any]
 
@@ -49,10 +50,10 @@ class Sides:
             result.fill_(math.nan)
         try:
             found = self.sample(program(self.sets[0])).double()
-        except (KdslError, RuntimeError) as problem:
-            self.failures[name] = str(problem).splitlines()[0]
+            error = float((found - self.exact).norm() / self.exact.norm())
+        except FAILURES as problem:
+            self.failures[name] = f"{type(problem).__name__}: {problem}".splitlines()[0]
             return
-        error = float((found - self.exact).norm() / self.exact.norm())
         if not error < WORST_ERROR:
             self.failures[name] = f"error {error:.1e}"
             return

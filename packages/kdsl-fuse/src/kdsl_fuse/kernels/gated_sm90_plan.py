@@ -90,6 +90,7 @@ _SQRT_2_OVER_PI = 0.7978845608028654
 _LARGE = (  # worth measuring beside what the model finds
     Sm90Config((128, 256, 64), 2),
     Sm90Config((128, 256, 64), 2, registers=ROOM),
+    Sm90Config((128, 256, 64), 2, registers=ROOM, group=16),
     Sm90Config((128, 256, 64), 2, cluster=(2, 1)),
     Sm90Config((256, 128, 64), 2, registers=ROOM),
     Sm90Config((128, 128, 64), 2, "pingpong"),

@@ -94,7 +94,7 @@ class Sm90Plan:
     ) -> None:
         """C = epilogue(A · Wᵀ, extras…), on the arrays' current stream.
 
-        Extras have C's shape, perhaps by broadcasting. An epilogue that gives a tuple writes the
+        A batch of products, for which the plan was chosen, lies along mode 2 of all. Extras have C's shape, perhaps by broadcasting. An epilogue that gives a tuple writes the
         outputs in `also`, too. Without `parts` new memory is taken for them. Operands that TMA
         cannot address are copied first.
         """
