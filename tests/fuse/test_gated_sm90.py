@@ -70,6 +70,8 @@ def simulated(
         cluster=plan.cluster,
         args=(a, gate, up, c, *extras),
         kwargs={"epilogue": epilogue or gated(silu), "config": config},
+        checks=("all", "unwritten"),
+        overlap=True,  # the launch ahead may still use all arrays
         **options,
     )
     return c

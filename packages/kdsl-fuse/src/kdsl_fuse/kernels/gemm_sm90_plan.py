@@ -94,9 +94,10 @@ class Sm90Plan:
     ) -> None:
         """C = epilogue(A · Wᵀ, extras…), on the arrays' current stream.
 
-        A batch of products, for which the plan was chosen, lies along mode 2 of all. Extras have C's shape, perhaps by broadcasting. An epilogue that gives a tuple writes the
-        outputs in `also`, too. Without `parts` new memory is taken for them. Operands that TMA
-        cannot address are copied first.
+        A batch of products, for which the plan was chosen, lies along mode 2 of all. Extras have
+        C's shape, perhaps by broadcasting. An epilogue that gives a tuple writes the outputs in
+        `also`, too. Without `parts` new memory is taken for them. Operands that TMA cannot address
+        are copied first.
         """
         operands = addressable((w, a) if self.swap else (a, w))
         results = [self.oriented(x) for x in (c, *also)]
