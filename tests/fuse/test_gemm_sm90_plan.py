@@ -333,3 +333,30 @@ def test_copies_to_another_pitch(contiguous: int) -> None:
     assert copied is not odd and copied.shape == odd.shape
     assert copied.tobytes() == odd.tobytes()
     assert max(copied.strides) % LINE_BYTES == 0 and min(copied.strides) == 2
+
+
+@pytest.mark.parametrize("m, n, k, batch", ((64, 64, 1024, 3), (72, 40, 136, 4), (200, 136, 64, 2)))
+def test_batches_by_plan(m: int, n: int, k: int, batch: int) -> None:
+    """The plan of a batch keeps K whole in memory and computes every product."""
+    rng = np.random.default_rng(9)
+    a, w = (
+        rng.standard_normal((batch, rows, k)).astype(ml_dtypes.bfloat16).transpose(1, 2, 0)
+        for rows in (m, n)
+    )
+    c = np.full((batch, m, n), np.nan, ml_dtypes.bfloat16).transpose(1, 2, 0)
+    found = plans.candidates(m, n, k, kd.bf16, batch=batch)
+    assert all(plan.config.splits == 1 and not plan.swap for plan in found)
+    choose(m, n, k, kd.bf16, batch=batch).run(a, w, c)
+    for i in range(batch):
+        exact = a[:, :, i].astype(np.float64) @ w[:, :, i].astype(np.float64).T
+        error = np.abs(c[:, :, i].astype(np.float64) - exact)
+        assert error.max() <= 2**-8 * np.abs(exact).max()
+
+
+def test_batches_that_tma_cannot_take() -> None:
+    """A batch with odd pitches is refused, for no copy of matrices mends it."""
+    a = np.zeros((2, 8, 9), np.float16).transpose(1, 2, 0)
+    c = np.zeros((2, 8, 8), np.float16).transpose(1, 2, 0)
+    with pytest.raises(kd.ArgumentError) as caught:
+        choose(8, 8, 9, kd.f16, batch=2).run(a, a, c)
+    assert caught.value.code == "K941"

@@ -5,23 +5,33 @@ from __future__ import annotations
 from kdsl_core.collective.epilogue import EpilogueStage
 from kdsl_core.collective.fragment_epilogue import FragmentEpilogue, WarpGroup, results_of
 from kdsl_core.collective.fragments import FragmentLoader
-from kdsl_core.collective.operands import TmaOperand, shared_pair, tma_can_address
+from kdsl_core.collective.operands import TmaOperand, TmaPair, shared_pair, tma_can_address
 from kdsl_core.collective.outputs import TileOutput
+from kdsl_core.collective.paired_output import PairedOutput
 from kdsl_core.collective.pipeline import TmaPipeline
 from kdsl_core.collective.raster import grouped_raster
 from kdsl_core.collective.scheduler import TileScheduler
 from kdsl_core.collective.simple import mma_tile, store_tile
-from kdsl_core.collective.tiles import TileLoader, access_elements, contiguous_mode, shared_tile
+from kdsl_core.collective.tiles import (
+    PairLoader,
+    TileLoader,
+    access_elements,
+    contiguous_mode,
+    shared_tile,
+)
 from kdsl_core.collective.tma_store import TmaStoreStage
 
 __all__ = [
     "EpilogueStage",
     "FragmentEpilogue",
     "FragmentLoader",
+    "PairLoader",
+    "PairedOutput",
     "TileLoader",
     "TileOutput",
     "TileScheduler",
     "TmaOperand",
+    "TmaPair",
     "TmaPipeline",
     "TmaStoreStage",
     "WarpGroup",

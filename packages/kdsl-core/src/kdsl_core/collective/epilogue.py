@@ -28,13 +28,22 @@ class EpilogueStage:
     The tile goes through shared memory in slabs of the rows that all warps hold together, so that
     global accesses are whole lines.
 
+    With `paired` the function takes two accumulators, of columns that are half a tile apart; C's
+    tile has half of the columns.
+
     Shapes: C and every extra are (M, N); extras may be broadcast by strides of 0.
     Memory: reuses `scratch`, a shared tensor nobody reads any more, when it is large enough.
     Threads: the whole block.
     """
 
     def __init__(
-        self, mma: TiledMma, tile: tuple[int, int], threads: int, thread: Any, scratch: Tensor
+        self,
+        mma: TiledMma,
+        tile: tuple[int, int],
+        threads: int,
+        thread: Any,
+        scratch: Tensor,
+        paired: bool = False,
     ) -> None:
         rows, columns = mma.tile_shape[0], tile[1]
         self.tile, self.rows, self.threads = tile, rows, threads
@@ -42,7 +51,8 @@ class EpilogueStage:
         fits = cosize(scratch.layout) * scratch.dtype.bytes >= cosize(layout) * 4
         self.slab = recast(scratch, dt.f32, layout) if fits else smem(dt.f32, layout, name="slab")
         self.own = mma.get_slice(thread).partition_C(self.slab)
-        per_row = columns // _COLUMNS
+        self.starts = (0, columns // 2) if paired else (0,)  # of the columns that belong together
+        per_row = columns // len(self.starts) // _COLUMNS
         self.step = max(threads // per_row, 1)
         self.whole = threads % per_row == 0 and rows % self.step == 0
         self.row, self.column = thread // per_row, (thread % per_row) * _COLUMNS
@@ -72,14 +82,18 @@ class EpilogueStage:
         extras: Sequence[Tensor],
     ) -> None:
         """Write this thread's columns of one row of the slab."""
-        held = self.slab.load_vector((row, self.column), _COLUMNS)
+        held = [
+            self.slab.load_vector((row, self.column + start), _COLUMNS) for start in self.starts
+        ]
         width = math.gcd(access_elements(c, 1) if c.stride[1] == 1 else 1, _COLUMNS)
         m, n = origin[0] + row, origin[1] + self.column
         for start in range(0, _COLUMNS, width):
             inside = as_scalar(m < c.shape[0]) & (n + start < c.shape[1])
             columns = [_row_part(extra, (m, n + start), width, inside) for extra in extras]
             results = [
-                as_scalar(function(held[start + i], *(part[i] for part in columns))).to(c.dtype)
+                as_scalar(
+                    function(*(x[start + i] for x in held), *(part[i] for part in columns))
+                ).to(c.dtype)
                 for i in range(width)
             ]
             c.store_vector((m, n + start), results, inside)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from kdsl_core import atoms
-from kdsl_core.collective.tiles import contiguous_mode, divisor
+from kdsl_core.collective.tiles import contiguous_mode, divisor, unlike
 from kdsl_core.lang.clusters import cluster_rank
 from kdsl_core.lang.mbarriers import Mbarrier
 from kdsl_core.lang.memory import smem
@@ -14,6 +15,7 @@ from kdsl_core.lang.tensor import Tensor
 from kdsl_core.lang.tma import tma_load
 
 _TMA_PITCH = 16  # bytes that the TMA unit wants strides to be multiples of
+_WIDEST_SPAN = 128  # bytes of a swizzle
 
 
 def tma_can_address(x: Tensor) -> bool:
@@ -30,7 +32,8 @@ class TmaOperand:
     With `sharers` blocks of the cluster that need the same tiles, block number `share` of them
     loads its part of the rows and multicasts it to all, the blocks in `mask`.
 
-    Memory: swizzled as `wgmma` reads it. What hangs over the edge of the matrix is zero.
+    Memory: swizzled as `wgmma` reads it, in stages of its own or in the tiles `into`. What hangs
+    over the edge of the matrix is zero.
     Threads: `load` by one thread.
     """
 
@@ -45,18 +48,17 @@ class TmaOperand:
         share: Any = 0,
         mask: Any = None,
         cache: str | None = None,
+        into: Tensor | None = None,
     ) -> None:
         rows, self.depth = tile
         self.rows = rows
         self.part = rows // sharers
-        self.major = "K" if contiguous_mode(tensor) == 1 else "MN"
-        layout = atoms.shared_operand(tensor.dtype, tile, major=self.major, stages=stages)
-        self.shared = smem(tensor.dtype, layout, name=name)
+        self.shared = _stages(tensor, tile, stages, name) if into is None else into
         self.bytes = rows * self.depth * tensor.dtype.bytes
-        self.batched = len(tensor.layout) == 3
+        self.rest = len(tensor.layout) - 2
         self.share, self.mask, self.cache = share, mask, cache
         self.target = self.shared.tile((self.part, self.depth), (share, 0))
-        box = (self.part, self.depth, 1) if self.batched else (self.part, self.depth)
+        box = (self.part, self.depth, *(1,) * self.rest)
         self.box = tma_load(tensor, self.target[..., 0], box)
 
     def prefetch(self) -> None:
@@ -64,30 +66,95 @@ class TmaOperand:
         self.box.prefetch()
 
     def load(self, stage: Any, row_tile: Any, k_tile: Any, batch: Any, barrier: Mbarrier) -> None:
-        """Start copying tile (row_tile, k_tile) into a stage; `bytes` complete at `barrier`."""
+        """Start copying tile (row_tile, k_tile) into a stage; `bytes` complete at `barrier`.
+
+        `batch` is the coordinate in mode 2, or a tuple of those behind the matrix's two.
+        """
         row = row_tile * self.rows + self.share * self.part
-        coord = (row, k_tile * self.depth, batch)[: 3 if self.batched else 2]
+        behind = batch if isinstance(batch, tuple) else (batch,)
+        coord = (row, k_tile * self.depth, *behind[: self.rest])
         self.box(self.target[..., stage], coord, barrier, multicast=self.mask, cache=self.cache)
+
+
+class TmaPair:
+    """Tiles of two operands of one shape, the halves of a stage: rows of the first come first.
+
+    A product with such a stage has two sums in each thread, of rows that are half a tile apart.
+
+    Memory and threads: as `TmaOperand`. Options are those of each operand.
+    Raises: TypeMismatch K476 for operands of different types or major orders.
+    """
+
+    def __init__(
+        self,
+        tensors: tuple[Tensor, Tensor],
+        tile: tuple[int, int],
+        stages: int,
+        *,
+        name: str,
+        **options: Any,
+    ) -> None:
+        first, second = tensors
+        if first.dtype is not second.dtype or contiguous_mode(first) != contiguous_mode(second):
+            raise unlike(first, second)
+        half = tile[0] // 2, tile[1]
+        self.shared = _stages(first, tile, stages, name, panel=half[0])
+        self.halves = [
+            TmaOperand(
+                tensor, half, stages, name=name, into=self.shared.tile(half, (i, 0)), **options
+            )
+            for i, tensor in enumerate(tensors)
+        ]
+        self.bytes = sum(half.bytes for half in self.halves)
+
+    def prefetch(self) -> None:
+        """Bring both tensor maps to the TMA unit's cache. Threads: one."""
+        for half in self.halves:
+            half.prefetch()
+
+    def load(self, stage: Any, row_tile: Any, k_tile: Any, batch: Any, barrier: Mbarrier) -> None:
+        """Start copying half a tile of each operand; `bytes` in all complete at `barrier`."""
+        for half in self.halves:
+            half.load(stage, row_tile, k_tile, batch, barrier)
+
+
+def _stages(
+    tensor: Tensor, tile: tuple[int, int], stages: int, name: str, panel: int | None = None
+) -> Tensor:
+    """Shared memory for a ring of an operand's tiles, which every `panel` rows may be cut apart."""
+    major, swizzle = "K" if contiguous_mode(tensor) == 1 else "MN", None
+    if panel is not None and major == "MN":  # swizzles must not reach across
+        span = math.gcd(panel * tensor.dtype.bytes, _WIDEST_SPAN)
+        swizzle = span if span > _TMA_PITCH else 0
+    layout = atoms.shared_operand(tensor.dtype, tile, major=major, stages=stages, swizzle=swizzle)
+    return smem(tensor.dtype, layout, name=name)
 
 
 def shared_pair(
     a: Tensor,
-    b: Tensor,
+    b: Tensor | tuple[Tensor, Tensor],
     tile: tuple[int, int, int],
     stages: int,
     cluster: tuple[int, int] = (1, 1),
     caches: tuple[str | None, str | None] = (None, None),
-) -> tuple[TmaOperand, TmaOperand, tuple[Any, ...]]:
+) -> tuple[TmaOperand, TmaOperand | TmaPair, tuple[Any, ...]]:
     """The operands A and B of a tile, and the ranks of the blocks that share stages with this one.
 
-    In a cluster of (cm, cn) blocks, rank r computes tile (r mod cm, r div cm): the cn blocks of a
-    row share A, the cm blocks of a column share B.
+    Two tensors in the place of B share its tiles (`TmaPair`). In a cluster of (cm, cn) blocks, rank
+    r computes tile (r mod cm, r div cm): the cn blocks of a row share A, the cm of a column B.
     """
     (cm, cn), (tile_m, tile_n, tile_k) = cluster, tile
+
+    def load_of_b(**options: Any) -> TmaOperand | TmaPair:
+        options = {"name": "b_stages", "cache": caches[1], **options}
+        if isinstance(b, tuple):
+            return TmaPair(b, (tile_n, tile_k), stages, **options)
+        return TmaOperand(b, (tile_n, tile_k), stages, **options)
+
     if cm * cn == 1:
         return (
             TmaOperand(a, (tile_m, tile_k), stages, name="a_stages", cache=caches[0]),
-            TmaOperand(b, (tile_n, tile_k), stages, name="b_stages", cache=caches[1]),
+            load_of_b(),
             (None,),
         )
     i, j = cluster_rank() % cm, cluster_rank() // cm
@@ -97,10 +164,8 @@ def shared_pair(
         a, (tile_m, tile_k), stages, name="a_stages", cache=caches[0],
         sharers=cn, share=j if cn > 1 else 0, mask=as_scalar(row) << i if cn > 1 else None,
     )  # fmt: skip
-    load_b = TmaOperand(
-        b, (tile_n, tile_k), stages, name="b_stages", cache=caches[1],
-        sharers=cm, share=i if cm > 1 else 0, mask=as_scalar(column) << cm * j if cm > 1 else None,
-    )  # fmt: skip
+    mask = as_scalar(column) << cm * j if cm > 1 else None
+    load_b = load_of_b(sharers=cm, share=i if cm > 1 else 0, mask=mask)
     ranks = [(i + m) % cm + cm * j for m in range(cm)]
     ranks += [i + cm * ((j + n) % cn) for n in range(1, cn)]
     return load_a, load_b, tuple(ranks)

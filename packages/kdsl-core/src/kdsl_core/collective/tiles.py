@@ -117,9 +117,9 @@ class TileLoader:
     """Copies one operand's tiles (rows × depth) into a ring of shared-memory stages.
 
     Threads: all `threads` of the block, each with its own `thread`.
-    Memory: 4 … 16 bytes at a time through `cp.async` where alignment allows, to be committed and
-    waited for by the caller; else element by element through registers. What hangs over the edge
-    of the matrix is zero.
+    Memory: the stages are its own, or the tiles `into`. 4 … 16 bytes at a time through `cp.async`
+    where alignment allows, to be committed and waited for by the caller; else element by element
+    through registers. What hangs over the edge of the matrix is zero.
     """
 
     def __init__(
@@ -130,14 +130,17 @@ class TileLoader:
         stages: int,
         threads: int,
         thread: Any,
+        into: Tensor | None = None,
     ) -> None:
         rows, depth = tile
         self.extent = source.shape
         self.origin = (row_tile * rows, depth)
         self.contiguous = contiguous_mode(source)
         self.dtype = source.dtype
-        layout = shared_tile(self.dtype, rows, depth, self.contiguous, stages)
-        self.shared = smem(self.dtype, layout, name="stages")
+        if into is None:
+            layout = shared_tile(self.dtype, rows, depth, self.contiguous, stages)
+            into = smem(self.dtype, layout, name="stages")
+        self.shared = into
         widest = access_elements(source, self.contiguous)
         plan = line_copy(self.dtype, tile, self.contiguous, widest, threads)
         self.atom = plan.atom
@@ -174,3 +177,51 @@ class TileLoader:
         else:
             left = minimum(maximum(extent[along] - place[along], 0), self.vector)
         return as_scalar(where(place[across] < extent[across], left, 0))
+
+
+class PairLoader:
+    """Copies tiles of two operands into the halves of each stage, rows of the first one first.
+
+    Threads and memory: as `TileLoader`.
+    Raises: TypeMismatch K476 for operands that do not lie alike.
+    """
+
+    def __init__(
+        self,
+        sources: tuple[Tensor, Tensor],
+        tile: tuple[int, int],
+        row_tile: Any,
+        stages: int,
+        threads: int,
+        thread: Any,
+    ) -> None:
+        rows, depth = tile
+        first, second = sources
+        self.contiguous = contiguous_mode(first)
+        if contiguous_mode(second) != self.contiguous or first.dtype is not second.dtype:
+            raise unlike(first, second)
+        layout = shared_tile(first.dtype, rows, depth, self.contiguous, stages)
+        self.shared = smem(first.dtype, layout, name="stages")
+        half = rows // 2, depth
+        self.halves = [
+            TileLoader(
+                source, half, row_tile, stages, threads, thread, self.shared.tile(half, (i, 0))
+            )
+            for i, source in enumerate(sources)
+        ]
+
+    def load(self, k_tile: Any, stage: Any) -> None:
+        """Start copying tile `k_tile` of both operands into stage `stage`."""
+        for half in self.halves:
+            half.load(k_tile, stage)
+
+
+def unlike(first: Tensor, second: Tensor) -> TypeMismatch:
+    """Two operands cannot share a stage."""
+    return TypeMismatch(
+        f"two operands in one stage have one type and one major order, got {first!r} and "
+        f"{second!r}",
+        code="K476",
+        loc=here(),
+        fix="pass both as they lie in memory alike, or copy one of them",
+    )

@@ -62,8 +62,8 @@ class TmaStoreStage:
             c.dtype, (ROWS, self.chunk), major=major, stages=self.buffers * groups
         )
         self.stage = smem(c.dtype, layout, name="results")
-        self.batched = len(c.layout) == 3
-        box = (ROWS, self.chunk, 1) if self.batched else (ROWS, self.chunk)
+        self.rest = len(c.layout) - 2
+        box = (ROWS, self.chunk, *(1,) * self.rest)
         self.send = [tma_store(output, self.stage[..., 0], box) for output in outputs]
         self.first = group * self.buffers
         self.leader = thread == 0
@@ -94,7 +94,8 @@ class TmaStoreStage:
                 for slot, values in zip(slots, results, strict=True):
                     self._keep(values, slot, start)
             fence_proxy_async()
-            coord = (origin[0], origin[1] + columns[0], batch)[: 3 if self.batched else 2]
+            behind = batch if isinstance(batch, tuple) else (batch,)
+            coord = (origin[0], origin[1] + columns[0], *behind[: self.rest])
             _send(self, slots, coord)
             parts = upcoming[0] if upcoming else []
 

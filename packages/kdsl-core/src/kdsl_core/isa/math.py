@@ -57,6 +57,7 @@ def _approximate(b: Builder, name: str, x: Operand) -> Operand:
     if name == "log":
         return binary(b, "mul", direct(b, "log2_approx", x), Const(f32, _LN_2))
     if name == "sigmoid":
-        decay = direct(b, "exp2_approx", binary(b, "mul", x, Const(f32, -_LOG2_E)))
+        # Beside the 1 that is added, subnormal numbers are nothing.
+        decay = direct(b, "exp2_ftz_approx", binary(b, "mul", x, Const(f32, -_LOG2_E)))
         return direct(b, "rcp_approx", binary(b, "add", decay, Const(f32, 1)))
     return direct(b, name, x) if available(name, f32) else ACCURATE[name](b, x)

@@ -84,6 +84,18 @@ def gemm_sm80(
 
     load_a = kd.collective.TileLoader(A, (tile_m, tile_k), m, stages, mma.size, thread)
     load_b = kd.collective.TileLoader(B, (tile_n, tile_k), n, stages, mma.size, thread)
+    acc = multiply(config, load_a, load_b, A.shape[1])
+    out = kd.collective.EpilogueStage(
+        mma, (tile_m, tile_n), mma.size, thread, scratch=load_a.shared
+    )
+    out.store(acc, C, (m * tile_m, n * tile_n), epilogue, extras)
+
+
+@kd.func
+def multiply(config, load_a, load_b, depth):
+    """The accumulators of A · Bᵀ over `depth` elements of K. Threads: the whole block."""
+    mma, (tile_m, tile_n, tile_k), stages = config.tiled_mma, config.tile, config.stages
+    thread = kd.thread_rank()
     read_a = kd.collective.FragmentLoader("A", mma, load_a.shared, load_a.contiguous, thread)
     read_b = kd.collective.FragmentLoader("B", mma, load_b.shared, load_b.contiguous, thread)
     step = mma.tile_shape[2]
@@ -103,7 +115,7 @@ def gemm_sm80(
 
     blocks = tile_k // step
     reading, filling = 0, stages - 1
-    for k_tile in kd.range(kd.ceil_div(A.shape[1], tile_k)):
+    for k_tile in kd.range(kd.ceil_div(depth, tile_k)):
         for block in range(blocks):
             if block == blocks - 1:  # the next fragments come from the next stage
                 kd.cp_async_wait(stages - 2)
@@ -118,12 +130,8 @@ def gemm_sm80(
             read_a.load(a, (block + 1) % blocks, reading)
             read_b.load(b, (block + 1) % blocks, reading)
             kd.gemm(mma, *fragments[block % 2], acc)
-
     kd.cp_async_wait(0)
-    out = kd.collective.EpilogueStage(
-        mma, (tile_m, tile_n), mma.size, thread, scratch=load_a.shared
-    )
-    out.store(acc, C, (m * tile_m, n * tile_n), epilogue, extras)
+    return acc
 
 
 def plan_gemm(

@@ -55,7 +55,12 @@ def gemm_sm90(
         results, (tile_m, tile_n), group, epilogue, extras,
         accumulator=mma.atom.d, peers=config.peers,
     )  # fmt: skip
+    compute_tiles(config, mma, load_a, load_b, ring, work, group, out)
 
+
+@kd.func
+def compute_tiles(config, mma, load_a, load_b, ring, work, group, out):
+    """Begin together, then let each warp group take its role until all tiles are written."""
     if kd.thread_rank() == 0:
         load_a.prefetch()
         load_b.prefetch()

@@ -121,3 +121,15 @@ class Sm90Config:
                 code="K939",
                 fix="take a configuration without splits for a batch of products",
             )
+
+    def check_pairs(self) -> None:
+        """Refuse what two products in one tile cannot have: halves of odd eights, parts of K."""
+        shares = 16 * self.cluster[0]
+        if self.tile[1] % shares or self.peers * self.splits > 1:
+            raise kd.ArgumentError(
+                f"two products share a tile whose N is a multiple of 16 for each block loading a "
+                f"part of it ({shares}), with neither splits nor peers, got the tile {self.tile}, "
+                f"{self.splits} splits and {self.peers} peers",
+                code="K940",
+                fix="round the tile, and leave K whole",
+            )

@@ -109,7 +109,7 @@ def _parts(problem: Problem, config: Sm90Config, multiprocessors: int) -> Iterat
     (tile_m, tile_n, tile_k), batch = config.tile, problem.batch
     tiles = -(-problem.m // tile_m) * -(-problem.n // tile_n) * batch
     whole = config.pingpong or config.cluster != (1, 1) or tiles > 2 * multiprocessors
-    for peers, splits in itertools.product(_PEERS, _SPLITS):
+    for peers, splits in itertools.product(_PEERS, _SPLITS if batch == 1 else (1,)):
         parts = peers * splits
         if parts == 1 or not (whole or -(-problem.k // tile_k) < 4 * parts):
             yield peers, splits

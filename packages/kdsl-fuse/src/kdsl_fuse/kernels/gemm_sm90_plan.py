@@ -95,9 +95,10 @@ class Sm90Plan:
     ) -> None:
         """C = epilogue(A · Wᵀ, extras…), on the arrays' current stream.
 
-        Extras have C's shape, perhaps by broadcasting. An epilogue that gives a tuple writes the
-        outputs in `also`, too. Without `parts` new memory is taken for them. Operands that TMA
-        cannot address are copied first.
+        A batch of products, for which the plan was chosen, lies along mode 2 of all. Extras have
+        C's shape, perhaps by broadcasting. An epilogue that gives a tuple writes the outputs in
+        `also`, too. Without `parts` new memory is taken for them. Operands that TMA cannot address
+        are copied first.
         """
         operands = addressable((w, a) if self.swap else (a, w))
         results = [self.oriented(x) for x in (c, *also)]
@@ -164,7 +165,7 @@ def choose(
     Raises: CacheError (K761) where a table of the device cannot be used.
     """
     found = _chosen(m, n, k, dtype, result, batch, multiprocessors, device)
-    return _by_turns(found) if tail else found
+    return by_turns(found) if tail else found
 
 
 def explain(
@@ -180,7 +181,7 @@ def explain(
     return table.DISPATCH.explain(device, key.problem, first)
 
 
-def _by_turns(plan: Sm90Plan) -> Sm90Plan:
+def by_turns(plan: Sm90Plan) -> Sm90Plan:
     """The plan, or one whose tails are computed while the tensor cores work on the next tile.
 
     Where each multiprocessor gets several tiles, that hides the tail: on an H200 GEMM + bias + GELU

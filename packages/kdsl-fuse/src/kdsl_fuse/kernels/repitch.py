@@ -84,6 +84,7 @@ def addressable(matrices: Sequence[Any]) -> list[Any]:
     """The matrices, those whose address or pitch TMA cannot take replaced by copies.
 
     Memory: copies are made by one launch on the current stream of the arrays.
+    Raises: ArgumentError K941 for a batch of matrices that TMA cannot take.
     """
     found, copied = list(matrices), []
     for index, x in enumerate(matrices):
@@ -92,6 +93,14 @@ def addressable(matrices: Sequence[Any]) -> list[Any]:
         strides = addressable_strides(facts.shape, facts.strides, size)
         if facts.pointer % VECTOR_BYTES == 0 and strides == facts.strides:
             continue
+        if len(facts.shape) != 2:
+            raise kd.ArgumentError(
+                f"operand {index} is a batch of matrices that TMA cannot take: it starts "
+                f"{facts.pointer % VECTOR_BYTES} bytes behind a multiple of {VECTOR_BYTES}, with "
+                f"strides of {facts.strides} elements of {size} bytes",
+                code="K941",
+                fix=f"let start and strides but that of 1 be multiples of {VECTOR_BYTES} bytes",
+            )
         count, columns = facts.shape[1 - along], facts.shape[along]
         buffer = arrays.empty((count, padded_pitch(columns, size)), facts.dtype, x)
         target = arrays.first_columns(buffer, columns)

@@ -1,0 +1,71 @@
+"""How blocks of the Hopper attention kernel compute their tiles, and how operands lie."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import kdsl_core as kd
+from kdsl_fuse.kernels.gemm_sm90_config import GROUP, WARP
+
+LAYOUTS = {"bshd": (1, 3, 2, 0), "bhsd": (2, 3, 1, 0)}
+"""Names of operands' modes ↦ where sequence, dimension, head and batch are."""
+MASKS = (None, "top-left", "bottom-right")
+MOST_DIM = 256
+ROWS = 64  # of queries, for each warp group
+
+
+@dataclass(frozen=True)
+class AttentionConfig:
+    """How a block computes its tiles.
+
+    `dim` elements of each head are multiplied, zeros behind those that there are. `consumers` warp
+    groups take 64 queries each; `columns` keys come at a time, and their values, through as many
+    `stages` of shared memory each. A causal `mask` lets query i see key j where j <= i
+    ("top-left"), or where j - keys <= i - queries ("bottom-right"). With `turns` two warp groups
+    multiply alternately.
+    `registers` are those of a thread of the producing and of the consuming warp groups; None gives
+    the producer one warp.
+    """
+
+    dim: int
+    columns: int
+    stages: tuple[int, int] = (2, 2)
+    consumers: int = 2
+    mask: str | None = None
+    layout: str = "bshd"
+    turns: bool = True
+    registers: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        shape = self.dim % 8 == 0 and 8 <= self.dim <= MOST_DIM
+        shape = shape and self.columns % 16 == 0 and 16 <= self.columns <= MOST_DIM
+        if not shape or not 1 <= self.consumers <= 3 or min(self.stages) < 1:
+            raise kd.ArgumentError(
+                f"heads have a multiple of 8 elements up to {MOST_DIM}, keys come by a multiple of "
+                f"16 up to {MOST_DIM}, for 1 to 3 warp groups in 1 stage or more, got {self}",
+                code="K950",
+                fix="take what `choose` gives as an example",
+            )
+        if self.mask not in MASKS or self.layout not in LAYOUTS:
+            raise kd.ArgumentError(
+                f"a mask is one of {MASKS}, a layout one of {', '.join(LAYOUTS)}, got "
+                f"{self.mask!r} and {self.layout!r}",
+                code="K951",
+                fix='"bshd" is (batch, sequence, heads, dimension)',
+            )
+        if self.turns and self.consumers != 2:
+            raise kd.ArgumentError(
+                f"two warp groups take turns, got {self.consumers}",
+                code="K952",
+                fix="pass turns=False",
+            )
+
+    @property
+    def rows(self) -> int:
+        """Queries of a tile."""
+        return ROWS * self.consumers
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return GROUP * self.consumers + (WARP if self.registers is None else GROUP)

@@ -1,0 +1,160 @@
+"""Gated products on Hopper ready to launch: which configuration, and the function of the pair."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, lru_cache
+from typing import Any
+
+import kdsl_core as kd
+from kdsl_core.dtypes import DType
+from kdsl_fuse.kernels import gemm_sm90_model as model
+from kdsl_fuse.kernels.gated_sm90 import gated_sm90
+from kdsl_fuse.kernels.gemm_sm90_config import Sm90Config
+from kdsl_fuse.kernels.gemm_sm90_plan import MULTIPROCESSORS, Sm90Plan, by_turns, problem_of
+from kdsl_fuse.kernels.repitch import addressable
+
+ROOM = (40, 232)  # registers of a producing and of a consuming thread
+CROWDED = 128  # accumulators of a thread that leave too few of 168 registers for extras
+
+
+@dataclass(frozen=True)
+class GatedPlan:
+    """One way to compute C[m, n] = f(A[m, k] · Wg[n, k]ᵀ, A · Wuᵀ).
+
+    `both` plans the tiles of the two products side by side, as one of 2 n columns.
+    """
+
+    both: Sm90Plan
+
+    def __str__(self) -> str:
+        return str(self.both)
+
+    @cached_property
+    def launch(self) -> Any:
+        """The kernel with grid, block and cluster, waiting for arguments."""
+        grid, block = self.both.grid, self.both.config.threads
+        return gated_sm90.configure(grid=grid, block=block, cluster=self.both.cluster, overlap=True)
+
+    def with_room(self) -> GatedPlan:
+        """The plan, its threads with registers for extras beside 128 accumulators."""
+        config = self.both.config
+        rows, columns = config.tile[0] // (64 * config.readers), config.tile[1]
+        if rows * columns // 2 < CROWDED or config.registers:
+            return self
+        # Blocks of a cluster whose threads trade registers were seen to err (docs/facts.md).
+        roomy = replace(config, cluster=(1, 1), registers=ROOM)
+        return GatedPlan(replace(self.both, config=roomy))
+
+    def run(
+        self, a: Any, gate: Any, up: Any, c: Any, *extras: Any, epilogue: Callable[..., Any]
+    ) -> None:
+        """C = epilogue(A · gateᵀ, A · upᵀ, extras…), on the arrays' current stream.
+
+        Extras have C's shape, perhaps by broadcasting. Operands that TMA cannot address are copied.
+        """
+        operands = addressable((a, gate, up))
+        self.launch(*operands, c, *extras, epilogue=epilogue, config=self.both.config)
+
+
+@cache
+def gated(act: Callable[[Any], Any]) -> Callable[..., Any]:
+    """The epilogue act(gate + its bias) * (up + its bias); two biases or none follow the products.
+
+    `act` is a pointwise function of an f32. Equal functions give one epilogue, hence one kernel.
+    """
+
+    def epilogue(gate: Any, up: Any, *biases: Any) -> Any:
+        for bias in biases[:1]:
+            gate = gate + bias.to(kd.f32)
+        for bias in biases[1:]:
+            up = up + bias.to(kd.f32)
+        return act(gate) * up
+
+    return epilogue
+
+
+def silu(x: Any) -> Any:
+    """x · sigmoid(x), by the hardware's exponential and reciprocal: within 4 ulp of f32."""
+    return x * kd.sigmoid(x, approx=True)
+
+
+def gelu(x: Any) -> Any:
+    """x · Φ(x) by the tanh formula, as 1 − 2 / (e²ʸ + 1) through the hardware's exponential."""
+    inner = x * kd.fma(2 * 0.044715 * _SQRT_2_OVER_PI, x * x, 2 * _SQRT_2_OVER_PI)
+    return x * kd.sigmoid(inner, approx=True)
+
+
+_SQRT_2_OVER_PI = 0.7978845608028654
+_LARGE = (  # worth measuring beside what the model finds
+    Sm90Config((128, 256, 64), 2),
+    Sm90Config((128, 256, 64), 2, registers=ROOM),
+    Sm90Config((128, 256, 64), 2, registers=ROOM, group=16),
+    Sm90Config((128, 256, 64), 2, cluster=(2, 1)),
+    Sm90Config((256, 128, 64), 2, registers=ROOM),
+    Sm90Config((128, 128, 64), 2, "pingpong"),
+    Sm90Config((128, 128, 64), 2, "pingpong", cluster=(2, 1)),
+    Sm90Config((64, 256, 64), 2, "pingpong", registers=ROOM),
+)
+
+
+def choose(
+    m: int,
+    n: int,
+    k: int,
+    dtype: DType,
+    result: DType | None = None,
+    *,
+    multiprocessors: int = MULTIPROCESSORS,
+    extras: bool = False,
+) -> GatedPlan:
+    """The plan for C (m, n), f16 or bf16 operands; results are of `dtype` unless `result` differs.
+
+    The model's first choice; where each multiprocessor gets several tiles, warp groups take turns,
+    so that the activations of one tile hide behind the products of the next. `extras` says whether
+    the epilogue reads any, for which threads need registers.
+    """
+    first = _first(m, n, k, dtype, result, multiprocessors)
+    plan = GatedPlan(by_turns(first.both))
+    return plan.with_room() if extras else plan
+
+
+@lru_cache(maxsize=1024)
+def _first(
+    m: int, n: int, k: int, dtype: DType, result: DType | None, multiprocessors: int
+) -> GatedPlan:
+    found = candidates(m, n, k, dtype, result, multiprocessors=multiprocessors, limit=1)
+    return found[0]
+
+
+def candidates(
+    m: int,
+    n: int,
+    k: int,
+    dtype: DType,
+    result: DType | None = None,
+    *,
+    multiprocessors: int = MULTIPROCESSORS,
+    limit: int = 8,
+) -> list[GatedPlan]:
+    """The `limit` plans that the model finds fastest, then others that large products may prefer.
+
+    Plans that differ only in the depth of their rings count once, with the deepest.
+    """
+    problem = problem_of(m, n, k, dtype, result)
+    both = replace(problem, n=2 * n)
+    found: dict[object, Sm90Config] = {}
+    for _, swap, config in model.rank(both, multiprocessors):
+        if len(found) < limit and not swap and _takes_pairs(config):
+            found.setdefault(replace(config, stages=2), config)
+    for config in _LARGE if m > 64 else ():
+        fitted = model.fit(config, both, 1)
+        if fitted is not None:
+            found.setdefault(config, fitted)
+    return [GatedPlan(Sm90Plan(both, config, False, multiprocessors)) for config in found.values()]
+
+
+def _takes_pairs(config: Sm90Config) -> bool:
+    whole = config.peers * config.splits == 1
+    return whole and config.tile[1] % (16 * config.cluster[0]) == 0

@@ -1,0 +1,235 @@
+"""Attention on Hopper in the simulator, with all checks: masks, heads, layouts, edges, errors."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import kdsl_core as kd
+from kdsl_fuse.kernels.attention_sm90 import attention_sm90
+from kdsl_fuse.kernels.attention_sm90_config import LAYOUTS, AttentionConfig
+from kdsl_fuse.kernels.attention_sm90_plan import (
+    AttentionPlan,
+    AttentionProblem,
+    attention,
+    choose,
+    problem_of,
+)
+
+Array = np.ndarray[Any, Any]
+BF16 = ml_dtypes.bfloat16
+SMALL = AttentionConfig(64, 64)
+
+
+def operands(problem: AttentionProblem, layout: str = "bshd", dtype: Any = BF16) -> list[Array]:
+    """Q, K and V of normal numbers."""
+    rng = np.random.default_rng(0)
+    p = problem
+    sizes = [(p.queries, p.heads), (p.keys, p.key_heads), (p.keys, p.key_heads)]
+    shapes = [
+        (p.batch, s, h, p.dim) if layout == "bshd" else (p.batch, h, s, p.dim) for s, h in sizes
+    ]
+    return [rng.standard_normal(shape).astype(dtype) for shape in shapes]
+
+
+def exact(
+    q: Array, k: Array, v: Array, mask: str | None, layout: str, scale: float, bias: Any = 0.0
+) -> Array:
+    """The attention in f64, laid out like q."""
+    order = tuple(LAYOUTS[layout][i] for i in (3, 2, 0, 1))  # to (batch, head, sequence, dim)
+    q, k, v = (x.astype(np.float64).transpose(order) for x in (q, k, v))
+    k, v = (np.repeat(x, q.shape[1] // k.shape[1], axis=1) for x in (k, v))
+    scores = q @ k.swapaxes(-1, -2) * scale + bias
+    if mask:
+        shift = k.shape[2] - q.shape[2] if mask == "bottom-right" else 0
+        hidden = np.arange(k.shape[2]) > np.arange(q.shape[2])[:, None] + shift
+        scores = np.where(hidden, -np.inf, scores)
+    largest = scores.max(axis=-1, keepdims=True)
+    weights = np.exp(scores - np.where(np.isneginf(largest), 0, largest))
+    total = weights.sum(axis=-1, keepdims=True)
+    result = weights @ v / np.where(total == 0, 1, total)
+    return result.transpose(np.argsort(order))
+
+
+def assert_close(got: Array, want: Array, v: Array) -> None:
+    """Within a rounding of the result and one of each weight: half an ulp of the largest value."""
+    epsilon = float(ml_dtypes.finfo(got.dtype).eps)
+    largest = np.abs(v.astype(np.float64)).max()
+    error = np.abs(got.astype(np.float64) - want)
+    assert (error <= epsilon * (np.abs(want) / 2 + largest / 4)).all()
+
+
+def simulated(
+    config: AttentionConfig,
+    problem: AttentionProblem,
+    *,
+    bias: Array | None = None,
+    dtype: Any = BF16,
+    blocks: int = 3,
+    **options: Any,
+) -> Array:
+    """Run on a few blocks with all checks, from NaN, and compare with f64; gives the result."""
+    q, k, v = operands(problem, config.layout, dtype)
+    out = np.full(q.shape, np.nan, dtype)
+    plan = AttentionPlan(problem, config, blocks)
+    scale = 1 / math.sqrt(problem.dim)
+    extras = () if bias is None else (bias,)
+    kd.simulate(
+        attention_sm90,
+        grid=plan.grid,
+        block=config.threads,
+        args=(q, k, v, out, scale, 2, *extras),
+        kwargs={"config": config},
+        checks=("all", "unwritten"),
+        overlap=True,  # the launch ahead may still use all arrays
+        **options,
+    )
+    want = exact(q, k, v, config.mask, config.layout, scale, 0.0 if bias is None else bias)
+    assert_close(out, want, v)
+    return out
+
+
+PROBLEM = AttentionProblem(batch=1, heads=2, key_heads=2, queries=130, keys=200, dim=64)
+CONFIGS = {
+    "turns": SMALL,
+    "no turns": replace(SMALL, turns=False),
+    "one group": replace(SMALL, consumers=1, turns=False),
+    "three groups": replace(SMALL, consumers=3, turns=False),
+    "one stage": replace(SMALL, stages=(1, 1)),
+    "setmaxnreg": replace(SMALL, registers=(24, 240)),
+    "narrow": replace(SMALL, columns=16),
+    "wide": replace(SMALL, columns=144),
+}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("mask", (None, "top-left", "bottom-right"))
+def test_schedules(name: str, mask: str | None) -> None:
+    """Every schedule, with and without a mask, where neither sequence is whole tiles."""
+    simulated(replace(CONFIGS[name], mask=mask), PROBLEM)
+
+
+@pytest.mark.parametrize("queries, keys", ((1, 1), (64, 64), (65, 129), (200, 130), (3, 300)))
+@pytest.mark.parametrize("mask", (None, "top-left", "bottom-right"))
+def test_lengths(queries: int, keys: int, mask: str | None) -> None:
+    """More queries than keys and fewer; queries that see no key give zeros."""
+    out = simulated(replace(SMALL, mask=mask), replace(PROBLEM, queries=queries, keys=keys))
+    if mask == "bottom-right" and queries > keys:
+        assert (out[:, : queries - keys] == 0).all()
+
+
+@pytest.mark.parametrize("dim", (8, 40, 64, 80, 96, 128, 192, 256))
+def test_dimensions(dim: int) -> None:
+    """Heads of every configuration that is chosen, those between filled up with zeros."""
+    problem = AttentionProblem(1, 1, 1, 70, 90, dim)
+    simulated(choose(problem, "top-left").config, problem)
+
+
+@pytest.mark.parametrize("heads, key_heads", ((4, 1), (4, 2), (3, 3)))
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_heads(heads: int, key_heads: int, layout: str) -> None:
+    """Query heads share key heads, in both layouts and several batches."""
+    problem = AttentionProblem(2, heads, key_heads, 70, 66, 64)
+    simulated(replace(SMALL, layout=layout, mask="top-left"), problem)
+
+
+@pytest.mark.parametrize("mask", (None, "top-left"))
+@pytest.mark.parametrize("dtype", (np.float32, BF16))
+def test_bias(mask: str | None, dtype: Any) -> None:
+    """An additive bias, broadcast over heads, -infinity for some keys and for all of a row."""
+    rng = np.random.default_rng(1)
+    bias = (2 * rng.standard_normal((130, 200))).astype(dtype)
+    bias[:, 3::7] = -np.inf
+    bias[5] = -np.inf
+    whole = np.broadcast_to(bias, (1, 2, 130, 200))
+    out = simulated(replace(SMALL, mask=mask), PROBLEM, bias=whole)
+    assert (out[:, 5] == 0).all()
+
+
+def test_f16() -> None:
+    """Operands and results of f16."""
+    simulated(SMALL, PROBLEM, dtype=np.float16)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_any_order(seed: int) -> None:
+    """Blocks and warps in any order give the same bits."""
+    config = replace(SMALL, mask="top-left")
+    first = simulated(config, PROBLEM)
+    assert first.tobytes() == simulated(config, PROBLEM, order="shuffle", seed=seed).tobytes()
+
+
+def test_large_scores() -> None:
+    """Scores of many thousands neither overflow nor lose the keys that matter."""
+    q, k, v = operands(PROBLEM)
+    q = (q * 100).astype(BF16)
+    out = attention(q, k, v, scale=10.0)
+    assert_close(out, exact(q, k, v, None, "bshd", 10.0), v)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_function(layout: str) -> None:
+    """The function takes views, makes its result, and knows PyTorch's causal mask."""
+    packed = np.random.default_rng(2).standard_normal((2, 70, 3, 2, 64)).astype(BF16)
+    q, k, v = (packed[:, :, i] for i in range(3))
+    if layout == "bhsd":
+        q, k, v = (x.transpose(0, 2, 1, 3) for x in (q, k, v))
+    out = attention(q, k, v, causal=True, layout=layout, bias=np.zeros((70, 70), np.float32))
+    assert_close(out, exact(q, k, v, "top-left", layout, 1 / 8), v)
+
+
+def array(*shape: int, dtype: Any = BF16) -> Array:
+    """Zeros."""
+    return np.zeros(shape, dtype)
+
+
+X = array(1, 8, 2, 64)
+BAD: dict[str, tuple[str, Any]] = {
+    "no layout": ("K951", lambda: attention(X, X, X, layout="sbhd")),
+    "no mask": ("K951", lambda: attention(X, X, X, causal="left")),
+    "three modes": ("K953", lambda: attention(X[0], X[0], X[0])),
+    "batches": ("K953", lambda: attention(X, array(2, 8, 2, 64), array(2, 8, 2, 64))),
+    "values": ("K953", lambda: attention(X, X, array(1, 9, 2, 64))),
+    "heads": ("K953", lambda: attention(array(1, 8, 3, 64), X, X)),
+    "nothing": ("K953", lambda: attention(X, X[:, :0], X[:, :0])),
+    "long heads": ("K953", lambda: attention(*[array(1, 8, 2, 264)] * 3)),
+    "out": ("K953", lambda: attention(X, X, X, array(1, 9, 2, 64))),
+    "odd heads": ("K954", lambda: attention(*[array(1, 8, 2, 60)] * 3)),
+    "no contiguous mode": ("K954", lambda: attention(*[array(1, 8, 64, 2).swapaxes(2, 3)] * 3)),
+    "negative scale": ("K955", lambda: attention(X, X, X, scale=-1.0)),
+    "types": ("K956", lambda: attention(X, X, X.astype(np.float16))),
+    "f32": ("K956", lambda: attention(*[X.astype(np.float32)] * 3)),
+    "bias shape": ("K957", lambda: attention(X, X, X, bias=array(8, 9))),
+    "truth values": ("K957", lambda: attention(X, X, X, bias=array(8, 8, dtype=bool))),
+    "long tiles": ("K950", lambda: AttentionConfig(264, 64)),
+    "odd tiles": ("K950", lambda: AttentionConfig(64, 40)),
+    "no stages": ("K950", lambda: AttentionConfig(64, 64, stages=(1, 0))),
+    "turns of three": ("K952", lambda: AttentionConfig(64, 64, consumers=3)),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input(name: str) -> None:
+    """Each mistake has its code before anything runs."""
+    code, call = BAD[name]
+    with pytest.raises(kd.KdslError) as caught:
+        call()
+    assert caught.value.code == code
+
+
+def test_plan() -> None:
+    """One block for each multiprocessor or tile; heads together are those that L2 holds."""
+    q, k, v = (array(2, n, h, 128) for n, h in ((300, 8), (512, 2), (512, 2)))
+    problem = problem_of(q, k, v)
+    plan = choose(problem, "bottom-right")
+    assert (plan.grid, plan.together) == (2 * 8 * 3, 128 * 4)
+    assert choose(replace(problem, queries=3000)).grid == 132
+    assert choose(replace(problem, keys=1 << 20)).together == 4
+    assert choose(replace(problem, queries=1)).config.consumers == 1
+    assert problem.flops == 4 * 2 * 8 * 300 * 512 * 128
+    assert str(plan) == "128x128x128 s3+2 bottom-right turns r240"

@@ -1,0 +1,107 @@
+"""Gated products and attention give on a GPU what they give in the simulator, and that is right."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from execution import Executor
+from fuse import test_attention_sm90 as attentions
+from fuse import test_gated_sm90 as gateds
+from kdsl_fuse.kernels import gemm_sm90_model as model
+from kdsl_fuse.kernels.attention_sm90_config import AttentionConfig
+from kdsl_fuse.kernels.attention_sm90_plan import AttentionPlan, AttentionProblem, choose
+from kdsl_fuse.kernels.gated_sm90 import gated_sm90
+from kdsl_fuse.kernels.gated_sm90_plan import gated, silu
+from kdsl_fuse.kernels.gemm_sm90_config import Sm90Config
+from kdsl_fuse.kernels.gemm_sm90_plan import Sm90Plan
+
+Array = np.ndarray[Any, Any]
+BF16 = np.dtype(ml_dtypes.bfloat16)
+BLOCKS = 4  # of the persistent grid, so that each computes several tiles
+ROUNDINGS = 2.0  # that approximate functions may move, in units of the result's type
+
+
+def product(gate: Any, up: Any) -> Any:
+    """An epilogue without approximate functions."""
+    return gate * up
+
+
+GATED = {
+    **gateds.CONFIGS,
+    "128x256": Sm90Config((128, 256, 64), 4, registers=(40, 232)),
+    "pingpong 128x128": Sm90Config((128, 128, 64), 6, "pingpong"),
+    "pingpong 128x128, cluster": Sm90Config((128, 128, 64), 6, "pingpong", cluster=(2, 1)),
+}
+
+
+def gated_on(
+    execute: Executor, config: Sm90Config, arrays: list[Array], epilogue: Any, ulps: float
+) -> Array:
+    """C of a launch of few blocks."""
+    a, gate, _ = arrays[:3]
+    c = np.full((a.shape[0], gate.shape[0]), 77, BF16)
+    both = Sm90Plan(model.Problem(c.shape[0], 2 * c.shape[1], a.shape[1]), config, False, BLOCKS)
+    return execute(
+        gated_sm90, both.grid, config.threads, *arrays[:3], c, *arrays[3:],
+        cluster=both.cluster, epilogue=epilogue, config=config, ulps=ulps,
+    )[3]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GATED)
+def test_gated(execute: Executor, name: str) -> None:
+    """Each schedule, the product of both sums bit for bit, and SiLU with two biases nearly."""
+    arrays = gateds.operands(264, 200, 200)
+    c = gated_on(execute, GATED[name], arrays, product, 0.0)
+    gate, up = (arrays[0].astype(np.float64) @ w.astype(np.float64).T for w in arrays[1:])
+    gateds.assert_close(c, gate * up)
+    if GATED[name].cluster == (1, 1):
+        rows = [np.broadcast_to(np.linspace(-1, 1, 200).astype(BF16), c.shape)] * 2
+        c = gated_on(execute, GATED[name], [*arrays, *rows], gated(silu), ROUNDINGS)
+        gateds.assert_close(c, gateds.exact(*arrays, rows[0][0], rows[1][0]))
+
+
+PROBLEM = AttentionProblem(batch=1, heads=2, key_heads=1, queries=140, keys=500, dim=64)
+ATTENTION: dict[str, AttentionConfig] = {
+    f"{dim} {mask}": choose(replace(PROBLEM, dim=dim), mask).config
+    for dim in (64, 96, 128, 192, 256)
+    for mask in (None, "top-left")
+} | {
+    "bottom-right, heads first": AttentionConfig(
+        64, 128, (3, 3), mask="bottom-right", layout="bhsd", registers=(24, 240)
+    ),
+    "three groups": AttentionConfig(64, 128, consumers=3, turns=False, registers=(32, 160)),
+    "one group": AttentionConfig(128, 128, consumers=1, turns=False),
+    "no turns": AttentionConfig(128, 128, turns=False, registers=(24, 240)),
+    "wide": AttentionConfig(128, 160, registers=(24, 240)),
+}
+
+
+BIASED = ("64 None", "128 top-left", "bottom-right, heads first")
+
+
+@pytest.mark.parametrize(
+    "name, biased", [*((n, False) for n in ATTENTION), *((n, True) for n in BIASED)]
+)
+def test_attention(execute: Executor, name: str, biased: bool) -> None:
+    """Each head dimension and mask, some with a bias."""
+    config = ATTENTION[name]
+    problem = replace(PROBLEM, dim=config.dim)
+    q, k, v = attentions.operands(problem, config.layout)
+    bias = np.random.default_rng(3).standard_normal((140, 500)).astype(np.float32)
+    bias[7] = -np.inf
+    extras = [np.broadcast_to(bias, (1, 2, 140, 500))] if biased else []
+    plan, scale = AttentionPlan(problem, config, BLOCKS), 1 / math.sqrt(config.dim)
+    out = np.full(q.shape, 77, BF16)
+
+    def launch(*arrays: Any) -> None:
+        plan.run(*arrays, scale=scale)
+
+    got = execute.run(launch, q, k, v, out, *extras, ulps=ROUNDINGS)[3]
+    want = attentions.exact(q, k, v, config.mask, config.layout, scale, bias if biased else 0.0)
+    attentions.assert_close(got, want, v)
