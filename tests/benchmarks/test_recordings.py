@@ -78,8 +78,9 @@ def test_functions_end_to_end(tools: Any, tmp_path: Path, name: str, capsys: Any
 
 
 def test_every_approximate_function_is_recorded(tools: Any) -> None:
-    """The recorded functions are the instructions that there are."""
+    """The recorded functions are the instructions that there are; one flushes another's results."""
     names = {row.name for row in INSTRUCTIONS if row.name.endswith("_approx")}
+    names.remove("exp2_ftz_approx")
     assert {f"{name}_approx" for name in tools.record_functions.BINADES} == names
     assert tools.record_functions.REFERENCES.keys() == tools.record_functions.BINADES.keys()
 
