@@ -9,7 +9,6 @@ from typing import Any, TypeAlias
 import ml_dtypes
 import numpy as np
 
-
 from kdsl_core.errors import TypeMismatch
 
 Array: TypeAlias = np.ndarray[Any, Any]
