@@ -11,12 +11,10 @@ from kdsl_core.dtypes import DType
 from kdsl_core.errors import FusionError
 from kdsl_core.loc import Loc
 from kdsl_fuse.origin import line_of
+from kdsl_fuse.strided import Shape, row_major
 
 if TYPE_CHECKING:
     import networkx as nx
-
-# A size is an int today; a symbol will be any hashable object that compares equal to itself.
-Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -73,11 +71,6 @@ class Node:
         where = line_of(self.loc)
         what = sources.get(self.op.name, f"was made by {self.op.name}")
         return f"{self} {what}" + (f" at {where}" if where else "")
-
-
-def row_major(shape: Shape) -> tuple[int, ...]:
-    """Strides, in elements, of a dense row-major array of `shape`."""
-    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 class Graph:

@@ -28,16 +28,20 @@ def evaluate(graph: Graph, arrays: Sequence[Any], compute: Any = np.float64) -> 
         elif node.op.name == "Constant":
             values[node.name] = constant(node, compute)
         else:
-            reads = [values[operand.name] for operand in graph.operands(node)]
-            values[node.name] = apply(node, reads, compute)
+            operands = graph.operands(node)
+            reads = [values[operand.name] for operand in operands]
+            values[node.name] = apply(node, operands, reads, compute)
     return [round_to(values[node.name], node.dtype) for node in graph.outputs]
 
 
-def apply(node: Node, operands: Sequence[Array], compute: Any) -> Array:
-    """One operator on wide operands, with a wide result."""
+def apply(node: Node, operands: Sequence[Node], arrays: Sequence[Array], compute: Any) -> Array:
+    """One operator on wide arrays, with a wide result."""
     rule = op_named(node.op.name, node.loc)
+    attrs = dict(node.op.attrs)
+    if node.op.name == "Custom":  # its kernel reads the types of its operands, not wide ones
+        attrs["dtypes"] = tuple(operand.dtype for operand in operands)
     with np.errstate(all="ignore"):
-        return widen(rule.reference(*operands, **dict(node.op.attrs)), compute)
+        return widen(rule.reference(*arrays, **attrs), compute)
 
 
 def constant(node: Node, compute: Any) -> Array:

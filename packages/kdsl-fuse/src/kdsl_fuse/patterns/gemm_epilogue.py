@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Set
 from functools import partial
 
 from kdsl_core.dtypes import bf16, boolean, f16, f32, i8, i16, i32, u8, u16, u32
@@ -12,39 +12,70 @@ from kdsl_fuse.calls import KernelCall, Operand
 from kdsl_fuse.graph import Graph, Node
 from kdsl_fuse.match import Facts, Guard, grow_tail, side_nodes
 from kdsl_fuse.origin import line_of
-from kdsl_fuse.patterns.base import Match, Options
+from kdsl_fuse.patterns.base import Example, Match, Options
 from kdsl_fuse.patterns.gemm_families import Gemm, call_of
 from kdsl_fuse.reasons import Reason
+from kdsl_fuse.strided import Shape, Strided
 from kdsl_fuse.tail import Step, Tail, number_step
 
 FLOATS = (f16, bf16, f32)
 COMPUTED = (*FLOATS, boolean)
 LOADED = (*COMPUTED, i8, i16, i32, u8, u16, u32)
+MOST_VARIANTS = 8  # matches at one anchor that a cover chooses from
 OLDEST_ARCHITECTURE = 80  # mma.sync on bf16 and tf32, and cp.async
 
 
 class GemmEpilogue:
-    """act(x @ w * s + b …) + residual …: A and B in any major order, accumulated in f32."""
+    """act(x @ w * s + b …) + residual …: A and B in any major order, accumulated in f32.
+
+    Axes of x before the last are rows of one matrix, where its strides allow that.
+    """
 
     name = "gemm_epilogue"
-    anchor = "MatMul"
+    anchors = ("MatMul",)
+    examples = (
+        Example("product", lambda kf, x, w: x @ w, (("bf16", (17, 24)), ("bf16", (24, 40)))),
+        Example(
+            "bias, activation, residual",
+            lambda kf, x, w, b, r: kf.gelu(x @ w + b) + r,
+            (("f16", (9, 16)), ("f16", (16, 8)), ("f16", (8,)), ("f16", (9, 8))),
+        ),
+        Example(
+            "a product of sequences",
+            lambda kf, x, w, b: kf.relu(x @ w.T * 0.5 + b),
+            (("f32", (2, 3, 8)), ("f32", (16, 8)), ("f32", (16,))),
+        ),
+    )
 
-    def match(
-        self, facts: Facts, anchor: Node, claimed: Set[str], options: Options
-    ) -> Match | Reason:
-        """The product with the longest tail that has one way out."""
+    def match(self, facts: Facts, anchor: Node, options: Options) -> list[Match] | Reason:
+        """The product with each tail that has one way out, the longest first."""
         refusal = guard(facts.graph, anchor, options)
         if refusal is not None:
             return refusal
-        growth = grow_tail(facts, anchor, _admit(facts.graph, anchor, claimed), _store)
-        extra = side_nodes(facts, growth.covered, partial(_computes, facts.graph))
-        return Match(self, tuple(growth.covered), tuple(extra), growth.reasons)
+        growth = grow_tail(facts, anchor, _admit(facts.graph, anchor), _store)
+        matches = []
+        for size in growth.cuts[: -1 - MOST_VARIANTS : -1]:
+            covered = growth.members[:size]
+            extra = side_nodes(facts, covered, partial(_evaluates, facts.graph, anchor))
+            reasons = growth.reasons if size == growth.cuts[-1] else {}
+            matches.append(
+                Match(
+                    self,
+                    tuple(covered),
+                    recomputed=tuple(extra),
+                    refused=reasons,
+                    role="in the epilogue of",
+                )
+            )
+        return matches
 
     def lower(self, graph: Graph, match: Match, options: Options) -> KernelCall:
         """The call of a GEMM kernel with the tail as its epilogue."""
         a, b = graph.operands(match.anchor)
         tail, extras = build_tail(graph, match)
-        left, right = calls.operand(graph, a), calls.operand(graph, b, transpose=True)
+        left, right = _matrix(graph, a), calls.operand(graph, b)
+        assert left is not None, f"the guard let {a} pass"
+        right = right.seen_as(right.layout.permuted((1, 0)))
         return call_of(Gemm(left, right, extras, match.root, tail), options)
 
 
@@ -59,18 +90,18 @@ def guard(graph: Graph, node: Node, options: Options) -> Reason | None:
         or _sizes(a, b)
         or _dtypes(a, b)
         or _target(options.target)
-        or _strides(graph, a)
-        or _strides(graph, b)
+        or _strides(a, _matrix(graph, a))
+        or _strides(b, calls.operand(graph, b))
     )
 
 
 def _rank(a: Node, b: Node) -> Reason | None:
-    if a.rank == b.rank == 2:
+    if b.rank == 2:
         return None
     return Reason(
         "KF-RANK",
-        f"the GEMM kernel multiplies matrices, got {a} and {b}",
-        fix="merge the batch axes before the call: x.reshape(-1, k) @ w",
+        f"the GEMM kernel multiplies by a matrix, got {a} and {b}",
+        fix="multiply each matrix of the batch by itself, or all by one: x @ w",
     )
 
 
@@ -97,15 +128,25 @@ def _target(target: str) -> Reason | None:
     return Reason("KF-TARGET", f"gemm_sm80 needs sm_80 or newer, the target is {target}")
 
 
-def _strides(graph: Graph, node: Node) -> Reason | None:
-    read = calls.operand(graph, node)
-    if 1 in read.strides:
+def _strides(node: Node, read: Operand | None) -> Reason | None:
+    if read is not None and 1 in read.strides:
         return None
+    what = f"the axes of {node} merged into rows" if read is None else f"{read}"
+    name = node.name if read is None else read.value
     return Reason(
         "KF-LAYOUT",
-        f"the GEMM kernel needs one axis with stride 1, got {read}",
-        fix=f"copy {read.value} to a dense array: numpy.ascontiguousarray({read.value})",
+        f"the GEMM kernel needs one axis with stride 1 of a matrix, got {what}",
+        fix=f"copy {name} to a dense array: numpy.ascontiguousarray({name})",
     )
+
+
+def _matrix(graph: Graph, node: Node) -> Operand | None:
+    """`node` as a matrix of its last axis and all others; None where strides do not allow it."""
+    read = calls.operand(graph, node)
+    if node.rank == 2:
+        return read
+    rows = read.layout.reshaped((math.prod(node.shape[:-1]), node.shape[-1]))
+    return None if rows is None else read.seen_as(rows)
 
 
 def _computes(graph: Graph, node: Node) -> Reason | None:
@@ -130,19 +171,41 @@ def _store(node: Node) -> Reason | None:
     )
 
 
-def _admit(graph: Graph, anchor: Node, claimed: Set[str]) -> Guard:
+def _admit(graph: Graph, anchor: Node) -> Guard:
     def admit(node: Node) -> Reason | None:
-        if node.name in claimed:
-            return Reason("KF-ESCAPES", f"{node.name} is computed by another kernel")
         if node.shape != anchor.shape:
             return Reason(
                 "KF-SHAPE",
                 f"the tail of {anchor.name} has shape {list(anchor.shape)}, and {node.name} "
                 f"({line_of(node.loc)}) has {list(node.shape)}",
             )
-        return _computes(graph, node)
+        return _evaluates(graph, anchor, node)
 
     return admit
+
+
+def _evaluates(graph: Graph, anchor: Node, node: Node) -> Reason | None:
+    """Refuse a node that the kernel cannot evaluate for each element of the anchor's shape."""
+    refusal = _computes(graph, node)
+    if refusal is not None:
+        return refusal
+    for operand in graph.operands(node):
+        if not operand.is_number and _extra(graph, operand, anchor.shape) is None:
+            return Reason(
+                "KF-LAYOUT",
+                f"the GEMM kernel merges all axes but the last, and {operand}, which {node.name} "
+                f"({line_of(node.loc)}) reads, repeats along some of them",
+            )
+    return None
+
+
+def _extra(graph: Graph, node: Node, shape: Shape) -> Operand | None:
+    """`node` repeated to `shape`, as a matrix."""
+    read = calls.operand(graph, node)
+    layout: Strided | None = read.layout.broadcast(shape)
+    if layout is not None and len(shape) > 2:
+        layout = layout.reshaped((math.prod(shape[:-1]), shape[-1]))
+    return None if layout is None else read.seen_as(layout)
 
 
 # -- lowering -------------------------------------------------------------------------------
@@ -172,8 +235,8 @@ def build_tail(graph: Graph, match: Match) -> tuple[Tail, tuple[Operand, ...]]:
         steps.pop()
         (result,) = graph.operands(result)
     tail = Tail(tuple(x.dtype.name for x in loaded), tuple(steps), index[result.name])
-    extras = [calls.broadcast(calls.operand(graph, x), match.anchor.shape) for x in loaded]
-    return tail, tuple(extras)
+    extras = [_extra(graph, x, match.anchor.shape) for x in loaded]
+    return tail, tuple(extra for extra in extras if extra is not None)
 
 
 def _closes(source: Node, computed: set[str]) -> bool:

@@ -13,6 +13,7 @@ from kdsl_fuse.calls import KernelCall, Needed, Operand, Preparation
 from kdsl_fuse.graph import Node
 from kdsl_fuse.patterns.base import Chip, Options
 from kdsl_fuse.patterns.split_call import SplitCall
+from kdsl_fuse.strided import Shape
 from kdsl_fuse.tail import Tail
 
 if TYPE_CHECKING:
@@ -36,6 +37,11 @@ class Gemm:
     def sizes(self) -> tuple[int, int, int]:
         """m, n and k."""
         return self.a.shape[0], self.b.shape[0], self.a.shape[1]
+
+    @property
+    def seen(self) -> tuple[Shape, ...]:
+        """The shape in which a kernel sees the output, where it is no matrix of itself."""
+        return () if self.output.rank == 2 else (self.sizes[:2],)
 
     @property
     def dtype(self) -> DType:
@@ -80,7 +86,8 @@ class Sm80Family:
             block=_extent(block),
             operands=(gemm.a, gemm.b),
             extras=gemm.extras,
-            output=gemm.output,
+            outputs=(gemm.output,),
+            seen=gemm.seen,
             statics={"epilogue": gemm.tail, "config": config},
             summary=str(config),
         )
@@ -107,7 +114,8 @@ class Sm90Family:
             "block": _extent(plan.config.threads),
             "operands": _in_order(gemm, plan),
             "extras": gemm.extras,
-            "output": gemm.output,
+            "outputs": (gemm.output,),
+            "seen": gemm.seen,
             "summary": str(plan),
             "cluster": plan.cluster,
             "overlap": True,

@@ -8,3 +8,9 @@ from kdsl_fuse.graph import Graph
 from kdsl_fuse.rewrites.dead_nodes import drop_dead_nodes
 
 ALL_REWRITES: tuple[Callable[[Graph], None], ...] = (drop_dead_nodes,)
+
+
+def rewrite(graph: Graph) -> None:
+    """Apply all of them once, in place."""
+    for change in ALL_REWRITES:
+        change(graph)
