@@ -129,7 +129,7 @@ def test_parts_of_a_buffer(torch: Any, dtype: Any) -> None:
         inner, outer = getattr(found, "array", found), getattr(memory, "array", memory)
         inner[...] = 1
         lit = np.flatnonzero(outer)
-        assert 16 <= lit[0] and lit[-1] < 16 + 6 * dtype.bytes
+        assert lit[0] >= 16 and lit[-1] < 16 + 6 * dtype.bytes
 
 
 def test_torch_tensors_are_described_and_viewed(torch: Any) -> None:

@@ -34,7 +34,7 @@ DIRECT = {
     "Log": ((P,), np.log(P)),
     "Reciprocal": ((P,), P**-1.0),
     "Sign": ((X,), np.where(X > 0, 1, np.where(X < 0, -1, 0))),
-    "Floor": ((X,), -(-X // 1)  - (X % 1 != 0)),
+    "Floor": ((X,), -(-X // 1) - (X % 1 != 0)),
     "Ceil": ((X,), X // 1 + (X % 1 != 0)),
     "Sin": ((X,), np.exp(1j * X).imag),
     "Cos": ((X,), np.exp(1j * X).real),

@@ -136,6 +136,16 @@ class Graph:
         assert not self.consumers(node), f"{node} is still read"
         self.net.remove_node(node.name)
 
+    def replace(self, old: Node, new: Node) -> None:
+        """Let everything that reads or returns `old` take `new`, of the same type, instead."""
+        if (old.shape, old.dtype) != (new.shape, new.dtype):
+            raise FusionError(f"{new} cannot stand for {old}", code="K912", loc=old.loc)
+        for _, reader, position in list(self.net.out_edges(old.name, keys=True)):
+            if reader != new.name:
+                self.net.remove_edge(old.name, reader, key=position)
+                self.net.add_edge(new.name, reader, key=position)
+        self.outputs = [new if output is old else output for output in self.outputs]
+
     def _insert(self, node: Node, operands: Sequence[Node]) -> Node:
         self.net.add_node(node.name, node=node, order=self._added)
         self._added += 1

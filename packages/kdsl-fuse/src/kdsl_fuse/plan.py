@@ -300,10 +300,16 @@ def _no_pattern(node: Node) -> Reason:
     )
 
 
+_MOST_NOTES = 20
+
+
 def _no_kernel(graph: Graph, uncovered: Mapping[str, Reason]) -> FusionError:
     operators = [node for node in graph if not is_free(node)]
     first = graph[next(iter(uncovered))]
-    notes = [f"{name} ({line_of(graph[name].loc)}) {why}" for name, why in uncovered.items()]
+    told = list(uncovered.items())[:_MOST_NOTES]
+    notes = [f"{name} ({line_of(graph[name].loc)}) {why}" for name, why in told]
+    if len(told) < len(uncovered):
+        notes.append(f"and {len(uncovered) - len(told)} more")
     fix = next((why.fix for why in uncovered.values() if why.fix), "change the function")
     return FusionError(
         f"{len(uncovered)} of {len(operators)} operators have no kernel: "
