@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kdsl_core.loc import mark_internal
 
 if TYPE_CHECKING:
+    from kdsl_fuse.frontends.custom import custom
     from kdsl_fuse.frontends.functions import (
         absolute,
         cast,
@@ -81,15 +82,23 @@ if TYPE_CHECKING:
     )
     from kdsl_fuse.frontends.python import Fused, fuse
     from kdsl_fuse.graph import Graph, Node, Op
+    from kdsl_fuse.ops.custom import Launch
+    from kdsl_fuse.patterns.base import Example, Match, Options, Pattern
+    from kdsl_fuse.patterns.registered import register, unregister
     from kdsl_fuse.plan import Plan, make_plan
     from kdsl_fuse.reasons import Reason
     from kdsl_fuse.tail import Tail
 
 __all__ = [
+    "Example",
     "Fused",
     "Graph",
+    "Launch",
+    "Match",
     "Node",
     "Op",
+    "Options",
+    "Pattern",
     "Plan",
     "Reason",
     "Tail",
@@ -103,6 +112,7 @@ __all__ = [
     "concatenate",
     "cos",
     "cross_entropy",
+    "custom",
     "elu",
     "embedding",
     "erf",
@@ -136,6 +146,7 @@ __all__ = [
     "mish",
     "prod",
     "reciprocal",
+    "register",
     "relu",
     "reshape",
     "rms_norm",
@@ -154,6 +165,7 @@ __all__ = [
     "take",
     "tanh",
     "transpose",
+    "unregister",
     "unsqueeze",
     "var",
     "where",
@@ -165,8 +177,12 @@ _HOME = {
     **dict.fromkeys(("Fused", "fuse"), "frontends.python"),
     **dict.fromkeys(("Graph", "Node", "Op"), "graph"),
     **dict.fromkeys(("Plan", "make_plan"), "plan"),
+    **dict.fromkeys(("Example", "Match", "Options", "Pattern"), "patterns.base"),
+    **dict.fromkeys(("register", "unregister"), "patterns.registered"),
+    "Launch": "ops.custom",
     "Reason": "reasons",
     "Tail": "tail",
+    "custom": "frontends.custom",
 }
 _FUNCTIONS = ("functions", "functions_of_rows", "functions_of_shapes")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kdsl_fuse.cost import gain_us
 from kdsl_fuse.graph import Graph, Node
 from kdsl_fuse.match import Facts, escapes
-from kdsl_fuse.patterns import ALL_PATTERNS, Match, Options, Pattern
+from kdsl_fuse.patterns import Match, Options, Pattern, patterns_in_order
 from kdsl_fuse.reasons import Reason
 
 # Up to so many anchors that want the same nodes are decided together, without approximation;
@@ -44,7 +44,9 @@ def choose_cover(
     """The cover with the largest gain; exact where few anchors want the same nodes."""
     facts = Facts.of(graph)
     reasons: dict[str, Reason] = {}
-    anchors = _choices(facts, options, ALL_PATTERNS if patterns is None else patterns, reasons)
+    anchors = _choices(
+        facts, options, patterns_in_order() if patterns is None else patterns, reasons
+    )
     while True:
         taken = [v for group in _groups(anchors) for v in _solve(group)]
         knot = _knot(facts, [variant.match for variant in taken])

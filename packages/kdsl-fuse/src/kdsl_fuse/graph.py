@@ -205,6 +205,12 @@ class Graph:
         outputs = ", ".join(output.name for output in self.outputs)
         return f"{columns(rows)}\nreturns {outputs}"
 
+    def draw(self) -> str:
+        """A picture as SVG: a box for each value, operands above their readers."""
+        from kdsl_fuse.draw import draw_graph
+
+        return draw_graph(self)
+
     # -- checking ---------------------------------------------------------------------------
 
     def validate(self) -> None:

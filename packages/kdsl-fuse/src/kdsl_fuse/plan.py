@@ -19,11 +19,12 @@ from kdsl_fuse.match import SOURCES, is_free
 from kdsl_fuse.memory import plan_memory
 from kdsl_fuse.ops import op_named
 from kdsl_fuse.origin import line_of, locate
-from kdsl_fuse.patterns import Options
+from kdsl_fuse.patterns import Match, Options
 from kdsl_fuse.reasons import Reason
 from kdsl_fuse.rewrites import rewrite
 
 if TYPE_CHECKING:
+    from kdsl_fuse.capture import Captured
     from kdsl_runtime import Manifest
 
 Values = dict[str, Any]
@@ -109,6 +110,29 @@ class Plan:
         from kdsl_fuse.report import explain
 
         return explain(self)
+
+    def draw(self) -> str:
+        """A picture as SVG: a colour for each kernel, dashed edges where there is none."""
+        from kdsl_fuse.draw import draw_plan
+
+        return draw_plan(self)
+
+    def match_of(self, call: KernelCall) -> Match:
+        """The part of the graph that a call computes."""
+        return self.cover.matches[call.outputs[-1].name]
+
+    def capture(self, *inputs: Any) -> Captured:
+        """The launches for torch tensors like `inputs`, recorded as one CUDA graph.
+
+        Raises: FusionError K966 for other arrays; ArgumentError K910 and K927 as a run.
+        """
+        from kdsl_fuse.capture import Captured
+
+        try:
+            return Captured(self, inputs)
+        except KdslError as problem:
+            locate(problem)
+            raise
 
     def keys(self) -> list[str]:
         """The specialisations that a run builds, as text, for arrays at multiples of 16 bytes."""

@@ -32,13 +32,10 @@ def columns(rows: Sequence[Row]) -> str:
 
 def explain(plan: Plan) -> str:
     """One row per operator, then the configuration of each call and the totals."""
-    told = _told_by_matches(plan)
     rows = [HEADER]
-    for node in plan.graph:
-        if node.op.name == "Input" or node.is_number:
-            continue
-        runs_in, saved, why = told.get(node.name) or _alone(plan, node)
-        rows.append((node.name, str(node.op), line_of(node.loc), runs_in, *saved, why))
+    for name, (runs_in, saved, why) in told_of(plan).items():
+        node = plan.graph[name]
+        rows.append((name, str(node.op), line_of(node.loc), runs_in, *saved, why))
     total = _total(plan)
     numpy_steps = len(plan.steps) - len(plan.calls)
     counted = f"kernels: {len(plan.calls)}, NumPy steps: {numpy_steps}"
@@ -54,6 +51,13 @@ def explain(plan: Plan) -> str:
 
 Told = tuple[str, tuple[str, str], str]
 NOTHING = ("", "")
+
+
+def told_of(plan: Plan) -> dict[str, Told]:
+    """Of each operator: where it runs, the bytes and launches saved, and why."""
+    told = _told_by_matches(plan)
+    shown = (x for x in plan.graph if x.op.name != "Input" and not x.is_number)
+    return {node.name: told.get(node.name) or _alone(plan, node) for node in shown}
 
 
 def _told_by_matches(plan: Plan) -> dict[str, Told]:

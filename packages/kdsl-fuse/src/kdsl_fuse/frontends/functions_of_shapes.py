@@ -9,8 +9,8 @@ from typing import Any
 
 from kdsl_core.errors import FusionError
 from kdsl_fuse.frontends.traced import TracedArray, apply
-from kdsl_fuse.graph import Shape
 from kdsl_fuse.origin import author_loc
+from kdsl_fuse.strided import Shape
 
 
 def transpose(x: Any, axes: Sequence[int] | None = None) -> TracedArray:

@@ -11,9 +11,9 @@ from kdsl_core.dtypes import DType, boolean, dtype_of
 from kdsl_core.errors import FusionError
 from kdsl_core.loc import Loc
 from kdsl_fuse import arrays
-from kdsl_fuse.graph import Graph, Node, Shape
+from kdsl_fuse.graph import Graph, Node
 from kdsl_fuse.origin import author_loc
-from kdsl_fuse.strided import row_major
+from kdsl_fuse.strided import Shape, row_major
 
 
 class Trace:

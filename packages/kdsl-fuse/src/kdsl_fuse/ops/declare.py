@@ -9,8 +9,8 @@ from typing import Any
 from kdsl_core.dtypes import DType, bf16, boolean, f16, f32
 from kdsl_core.errors import FusionError
 from kdsl_core.loc import Loc
-from kdsl_fuse.graph import Node, Op, Shape
-from kdsl_fuse.strided import Strided
+from kdsl_fuse.graph import Node, Op
+from kdsl_fuse.strided import Shape, Strided
 
 ValueType = tuple[Shape, DType]
 Infer = Callable[[Op, Sequence[Node], Loc | None], ValueType]

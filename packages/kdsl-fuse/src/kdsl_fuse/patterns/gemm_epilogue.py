@@ -32,8 +32,8 @@ class GemmEpilogue:
     """
 
     name = "gemm_epilogue"
-    anchors = ("MatMul",)
-    examples = (
+    anchors: tuple[str, ...] = ("MatMul",)
+    examples: tuple[Example, ...] = (
         Example("product", lambda kf, x, w: x @ w, (("bf16", (17, 24)), ("bf16", (24, 40)))),
         Example(
             "bias, activation, residual",
