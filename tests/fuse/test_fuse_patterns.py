@@ -1,4 +1,4 @@
-"""What every pattern must do, shown on its own examples: a new pattern gets these tests for free."""
+"""What every pattern must do, on its own examples: a new pattern gets these tests for free."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 import kdsl_core as kd
 import kdsl_fuse as kf
 from kdsl_core.dtypes import BY_NAME
+from kdsl_fuse import reference
 from kdsl_fuse.cover import check, choose_cover
 from kdsl_fuse.graph import Graph, Node
 from kdsl_fuse.match import Facts, is_free
@@ -66,7 +67,7 @@ def test_matches_its_example(name: str) -> None:
 @case
 def test_lowered_equals_the_reference(name: str) -> None:
     """The kernel's results in the simulator are the f64 reference, rounded, without hazards."""
-    pattern, example = CASES[name]
+    _, example = CASES[name]
     args = arrays_of(example)
     graph = graph_of(example)
     expected = evaluate(graph, args)
@@ -79,6 +80,40 @@ def test_lowered_equals_the_reference(name: str) -> None:
         np.testing.assert_allclose(got, want, rtol=2 * eps + 1e-5, atol=2e-5 + eps / 4)
     for call in plan.calls:
         assert call.simulate(plan.values(*args), on_hazard="collect").hazards == ()
+
+
+@case
+def test_no_worse_than_unfused(name: str) -> None:
+    """The error to the f64 reference is at most 1.1 times that of one kernel per operator."""
+    _, example = CASES[name]
+    args = arrays_of(example)
+    graph = graph_of(example)
+    exact = evaluate(graph, args, rounded=False)
+    fused = make_plan(graph).run(*args)
+    for got, apart, want in zip(
+        fused if len(exact) > 1 else [fused], _unfused(graph, args), exact, strict=True
+    ):
+        if apart.dtype.kind not in "biu":
+            ulp = float(ml_dtypes.finfo(apart.dtype).eps) * np.abs(want).max()
+            assert _error(got, want) <= 1.1 * _error(apart, want) + ulp
+
+
+def _error(got: Any, want: Any) -> float:
+    return float(np.sqrt(np.mean((got.astype(np.float64) - want) ** 2)))
+
+
+def _unfused(graph: Graph, args: list[Any]) -> list[Any]:
+    """Each operator computed in f32 and rounded to its dtype."""
+    values = dict(zip((node.name for node in graph.inputs), args, strict=True))
+    for node in graph:
+        if node.op.name == "Constant":
+            values[node.name] = reference.constant(node, np.float32)
+        elif node.op.name != "Input":
+            operands = graph.operands(node)
+            wide = [reference.widen(values[x.name], np.float32) for x in operands]
+            result = reference.apply(node, operands, wide, np.float32)
+            values[node.name] = reference.round_to(result, node.dtype)
+    return [values[node.name] for node in graph.outputs]
 
 
 @case
@@ -129,14 +164,16 @@ def test_matching_changes_nothing(name: str) -> None:
     )
     assert first == second
     assert first[0] == max(first, key=len), "the match with the most nodes comes first"
-    for call in (make_plan(graph).calls[0], make_plan(graph).calls[0]):
-        assert call.statics == make_plan(graph).calls[0].statics
+    once, again = (make_plan(graph).calls[0] for _ in range(2))
+    assert (once.statics, once.operands, once.extras) == (
+        again.statics, again.operands, again.extras,
+    )  # fmt: skip
     assert graph.table() == table
 
 
 @case
 def test_other_graphs_are_left_alone(name: str) -> None:
-    """A pattern answers for its own anchors only, and never with nodes that are not in the graph."""
+    """A pattern answers for its own anchors only, with nodes of the graph that it was given."""
     _, example = CASES[name]
     graph = graph_of(example)
     facts = Facts.of(graph)

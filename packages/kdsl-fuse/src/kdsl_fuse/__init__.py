@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kdsl_core.loc import mark_internal
 
 if TYPE_CHECKING:
+    from kdsl_fuse.ejection.write import eject, load
     from kdsl_fuse.frontends.custom import custom
     from kdsl_fuse.frontends.functions import (
         absolute,
@@ -113,6 +114,7 @@ __all__ = [
     "cos",
     "cross_entropy",
     "custom",
+    "eject",
     "elu",
     "embedding",
     "erf",
@@ -130,6 +132,7 @@ __all__ = [
     "layer_norm",
     "leaky_relu",
     "linear",
+    "load",
     "log",
     "log_softmax",
     "logical_and",
@@ -179,6 +182,7 @@ _HOME = {
     **dict.fromkeys(("Plan", "make_plan"), "plan"),
     **dict.fromkeys(("Example", "Match", "Options", "Pattern"), "patterns.base"),
     **dict.fromkeys(("register", "unregister"), "patterns.registered"),
+    **dict.fromkeys(("eject", "load"), "ejection.write"),
     "Launch": "ops.custom",
     "Reason": "reasons",
     "Tail": "tail",

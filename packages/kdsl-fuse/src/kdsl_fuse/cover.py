@@ -201,9 +201,9 @@ def _tell(anchors: Sequence[Choices], chosen: dict[str, Match], reasons: dict[st
     for match in chosen.values():
         for name, reason in match.refused.items():
             reasons.setdefault(name, reason)
-    for choices in anchors:
-        for node in choices[0].match.covered if choices else ():
-            reasons.setdefault(node.name, _passed_over(choices[0].match, node))
+    for match in (variant.match for choices in anchors for variant in choices):
+        for node in match.covered:
+            reasons.setdefault(node.name, _passed_over(match, node))
     for name in covered & reasons.keys():
         del reasons[name]
 

@@ -18,8 +18,10 @@ from kdsl_fuse.ops import op_named
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def evaluate(graph: Graph, arrays: Sequence[Any], compute: Any = np.float64) -> list[Array]:
-    """The graph's outputs for `arrays`, one per graph input, rounded to their dtypes."""
+def evaluate(
+    graph: Graph, arrays: Sequence[Any], compute: Any = np.float64, *, rounded: bool = True
+) -> list[Array]:
+    """The graph's outputs for `arrays`, one per graph input, `rounded` to their dtypes or wide."""
     values: dict[str, Array] = {}
     given = dict(zip((node.name for node in graph.inputs), arrays, strict=True))
     for node in graph:
@@ -31,7 +33,8 @@ def evaluate(graph: Graph, arrays: Sequence[Any], compute: Any = np.float64) -> 
             operands = graph.operands(node)
             reads = [values[operand.name] for operand in operands]
             values[node.name] = apply(node, operands, reads, compute)
-    return [round_to(values[node.name], node.dtype) for node in graph.outputs]
+    results = [(values[node.name], node.dtype) for node in graph.outputs]
+    return [round_to(value, dtype) if rounded else value for value, dtype in results]
 
 
 def apply(node: Node, operands: Sequence[Node], arrays: Sequence[Array], compute: Any) -> Array:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kdsl_fuse.kernels.gemm_sm90_config import Sm90Config
     from kdsl_fuse.kernels.gemm_sm90_plan import Sm90Plan
 
+FORMULA = "a @ b.T"
 MOST_ACCUMULATORS = 96  # of a thread, beside which a tail has registers enough
 
 
@@ -88,6 +89,7 @@ class Sm80Family:
             extras=gemm.extras,
             outputs=(gemm.output,),
             seen=gemm.seen,
+            formula=FORMULA,
             statics={"epilogue": gemm.tail, "config": config},
             summary=str(config),
         )
@@ -116,6 +118,7 @@ class Sm90Family:
             "extras": gemm.extras,
             "outputs": (gemm.output,),
             "seen": gemm.seen,
+            "formula": FORMULA,
             "summary": str(plan),
             "cluster": plan.cluster,
             "overlap": True,
