@@ -18,7 +18,11 @@ from kdsl_fuse import arrays
 from kdsl_fuse.strided import Strided
 
 F32 = np.float32
-_DTYPES = {"float32": np.dtype(F32), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
+_DTYPES = {
+    "float32": np.dtype(F32),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+    "uint8": np.dtype(np.uint8),
+}
 
 
 class Tensor:

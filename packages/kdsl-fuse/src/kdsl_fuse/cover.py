@@ -137,7 +137,7 @@ def _groups(anchors: Sequence[Choices]) -> list[list[Choices]]:
 def _solve(group: list[Choices]) -> Choices:
     """Disjoint variants of a group: the best, or the best within sight."""
     if len(group) == 1:
-        return group[0][:1]
+        return [variant for variant in group[0][:1] if variant.gain > 0]
     if len(group) <= EXACT_ANCHORS:
         return [variant for variant in best_packing(group, frozenset()) if variant]
     claimed: frozenset[str] = frozenset()
@@ -211,6 +211,6 @@ def _tell(anchors: Sequence[Choices], chosen: dict[str, Match], reasons: dict[st
 def _passed_over(match: Match, node: Node) -> Reason:
     return Reason(
         "KF-COST",
-        f"{match.pattern.name} could take {node.name} with {match.anchor.name}, but other kernels "
-        "that want some of the same values save more",
+        f"{match.pattern.name} could take {node.name} with {match.anchor.name}, but another choice "
+        "of kernels is faster",
     )
