@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,6 +14,9 @@ from kdsl_fuse import arrays
 from kdsl_fuse.graph import Graph, Node
 from kdsl_fuse.ops import op_named
 from kdsl_fuse.strided import Shape, Strided, row_major
+
+
+_VALUE_BYTES = 16  # what addresses of values are multiples of
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,11 @@ class Operand:
     def strides(self) -> tuple[int, ...]:
         """Strides of the view, in elements."""
         return self.layout.strides
+
+    @property
+    def align(self) -> int:
+        """What the view's address is a multiple of, in bytes, where the value's is one of 16."""
+        return math.gcd(_VALUE_BYTES, self.layout.offset * self.dtype.bytes)
 
     def view(self, values: Mapping[str, Any]) -> Any:
         """The view itself."""
@@ -79,19 +88,21 @@ Needed = tuple[Any, Any]
 class Preparation:
     """What a kernel needs besides its launch: nothing, unless a kernel's own class says otherwise.
 
-    `operands` is for a launch, `strides` describes what it gives.
+    `operands` is for a launch, `spec` describes what it gives.
     """
 
     def operands(self, views: Sequence[Any]) -> Sequence[Any]:
         """The operands that the kernel is to read, `views` themselves or copies of them."""
         return views
 
-    def strides(self, read: Operand) -> tuple[int, ...]:
-        """The strides in which the kernel finds an operand."""
-        return read.strides
+    def spec(self, read: Operand) -> Any:
+        """An operand as the kernel finds it."""
+        import kdsl_core as kd
+
+        return kd.spec(read.dtype, read.shape, strides=read.strides, align=read.align)
 
     def needs(self, reads: Sequence[Operand]) -> list[Needed]:
-        """What `operands` launches, for operands at multiples of 16 bytes."""
+        """What `operands` launches, for values at multiples of 16 bytes."""
         return []
 
 
@@ -220,10 +231,7 @@ class KernelCall:
         """The kernel's array arguments as `kd.spec`s."""
         import kdsl_core as kd
 
-        operands = [
-            kd.spec(read.dtype, read.shape, strides=self.preparation.strides(read))
-            for read in self.operands
-        ]
+        operands = [self.preparation.spec(read) for read in self.operands]
         shapes = self.seen or [node.shape for node in self.outputs]
         stores = [
             Operand(node.name, node.dtype, Strided.dense(shape))
@@ -231,7 +239,7 @@ class KernelCall:
         ]
         turn = -1 if self.transposed else 1
         others = [
-            kd.spec(x.dtype, x.shape[::turn], strides=x.strides[::turn])
+            kd.spec(x.dtype, x.shape[::turn], strides=x.strides[::turn], align=x.align)
             for x in (*stores, *self.extras)
         ]
         return [*operands, *others]

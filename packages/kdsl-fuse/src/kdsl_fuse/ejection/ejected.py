@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from kdsl_core.errors import FusionError
@@ -57,7 +56,7 @@ class Ejected:
         result = self._run(given)
         expected = np.asarray(self.reference(*given[: self.reads], *given[end:]), np.float64)
         terms = given[0].shape[-1]
-        eps = float(ml_dtypes.finfo(result.dtype).eps)
+        eps = float(np.spacing(np.ones((), result.dtype)))
         bound = eps * np.abs(expected) + terms * 2.0**-20 + eps / 4
         error = np.abs(result.astype(np.float64) - expected)
         if not np.all(error <= bound):

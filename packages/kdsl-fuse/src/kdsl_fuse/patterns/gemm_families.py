@@ -152,11 +152,13 @@ class Addressable(Preparation):
 
         return addressable(views)
 
-    def strides(self, read: Operand) -> tuple[int, ...]:
-        """Those of the operand, or of its copy."""
+    def spec(self, read: Operand) -> Any:
+        """The operand, or its copy."""
+        import kdsl_core as kd
         from kdsl_fuse.kernels.repitch import addressable_strides
 
-        return addressable_strides(read.shape, read.strides, read.dtype.bytes)
+        strides = addressable_strides(read.shape, read.strides, read.dtype.bytes, read.align)
+        return kd.spec(read.dtype, read.shape, strides=strides)
 
     def needs(self, reads: Sequence[Operand]) -> list[Needed]:
         """`repitch` for the operands that are copied."""
