@@ -121,3 +121,12 @@ def test_other_inputs_are_refused(torch: Recorder) -> None:
         plan.capture(X, W)
     assert refused.value.code == "K966"
     assert refused.value.loc is not None and refused.value.loc.file == __file__
+
+
+def test_inputs_that_repeat_are_refused(torch: Recorder) -> None:
+    """A capture copies its inputs, which memory that stands for several elements cannot take."""
+    row = Tensor(np.broadcast_to(X[:1], (2, 3)))
+    plan = kf.fuse(gemm=torch)(lambda x, w: x @ w).plan(row, Tensor(W))
+    with pytest.raises(FusionError, match="repeats memory") as caught:
+        plan.capture(row, Tensor(W))
+    assert caught.value.code == "K966"

@@ -17,7 +17,8 @@ from kdsl_fuse.plan import NumpyStep
 from kdsl_fuse.reference import evaluate
 from kdsl_fuse.rewrites import rewrite
 
-M, N = 6, 8
+SIZES = st.tuples(st.integers(3, 9), st.integers(2, 12))
+OUTSIDE = st.sampled_from(["row", "column", "matrix", "number", "turned"])
 STEP = st.tuples(st.integers(0, 999), st.integers(0, 99), st.integers(0, 99))
 DTYPES = st.sampled_from([np.float32, ml_dtypes.bfloat16, np.float16])
 
@@ -27,19 +28,20 @@ def _tame(v: Any) -> Any:
     return kf.tanh(v)
 
 
-# Each takes two matrices of [M, N] and gives one of that shape.
+# Each takes two matrices of one shape and gives one of that shape.
 MATRIX = [
     lambda v, u: _tame(v + u),
     lambda v, u: v * kf.sigmoid(u),
     lambda v, u: kf.gelu(v) - u,
     lambda v, u: kf.where(v > u, v, u * 0.5),
-    lambda v, u: kf.softmax(v, axis=len(str(u.shape)) % 2),
+    lambda v, u: kf.softmax(v, axis=0) + u,
+    lambda v, u: kf.softmax(v * 2) * u,
     lambda v, u: _tame(v - kf.mean(u, axis=0, keepdims=True)),
     lambda v, u: kf.max(v, axis=1, keepdims=True) - u,
     lambda v, u: kf.layer_norm(v) * 0.5,
     lambda v, u: kf.rms_norm(v, epsilon=1e-3) + u,
     lambda v, u: kf.transpose(kf.transpose(v) + 0) * u,
-    lambda v, u: v.reshape(N, M).reshape(M, N) + u[::1],
+    lambda v, u: v.reshape(v.shape[::-1]).reshape(v.shape) + u[::1],
     lambda v, u: kf.concatenate([v[:2], u[2:]], axis=0),
     lambda v, u: kf.cast(kf.cast(v, "bf16"), v.dtype),
     lambda v, u: kf.sum(v[None] * u[None], axis=0) * 0.5,
@@ -48,22 +50,31 @@ MATRIX = [
 ]
 
 
-def _network(steps: Any, x: Any, w: Any, b: Any) -> Any:
-    """Products and other operators in turn; two values leave."""
+def _network(steps: Any, x: Any, w: Any, b: Any, outside: Any) -> Any:
+    """Products and other operators in turn, with what comes from outside; two values leave."""
     values = [x, _tame(x @ w + b)]
     for operator, first, second in steps:
         v, u = values[-1 - first % min(3, len(values))], values[second % len(values)]
         if operator % 4 == 0:
             values.append(_tame((v @ w) * 0.5 + u))
+        elif operator % 4 == 1:
+            o = outside[second % len(outside)]
+            values.append(_tame(v * (o.T if o.shape == x.shape[::-1] != x.shape else o)))
         else:
             values.append(MATRIX[operator % len(MATRIX)](v, u))
     return values[-1], values[len(values) // 2]
 
 
-def _arguments(dtype: Any, seed: int) -> list[Any]:
+def _arguments(dtype: Any, seed: int, sizes: Any, kinds: Any) -> list[Any]:
     rng = np.random.default_rng(seed)
-    shapes = ((M, N), (N, N), (N,))
-    return [rng.uniform(-1, 1, shape).astype(dtype) for shape in shapes]
+    m, n = sizes
+    shapes = {"row": (n,), "column": (m, 1), "matrix": (m, n), "number": (), "turned": (n, m)}
+
+    def draw(shape: Any) -> Any:
+        return np.asarray(rng.uniform(-1, 1, shape)).astype(dtype)
+
+    kinds = [kind if m != n or kind != "turned" else "matrix" for kind in kinds]
+    return [draw((m, n)), draw((n, n)), draw((n,)), [draw(shapes[kind]) for kind in kinds]]
 
 
 def _close(got: Any, want: Any, depth: int) -> None:
@@ -75,17 +86,24 @@ def _close(got: Any, want: Any, depth: int) -> None:
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
-@given(steps=st.lists(STEP, min_size=1, max_size=7), dtype=DTYPES, seed=st.integers(0, 999))
-def test_random_graphs(steps: Any, dtype: Any, seed: int) -> None:
+@given(
+    steps=st.lists(STEP, min_size=1, max_size=7),
+    dtype=DTYPES,
+    seed=st.integers(0, 999),
+    sizes=SIZES,
+    kinds=st.lists(OUTSIDE, min_size=1, max_size=3),
+)
+def test_random_graphs(steps: Any, dtype: Any, seed: int, sizes: Any, kinds: Any) -> None:
     """Kernels in the simulator and NumPy steps between them give the reference's numbers.
 
     Every operator without a kernel is told with a code, and without the fallback it is refused.
     """
-    args = _arguments(dtype, seed)
-    layer = kf.fuse(fallback="numpy")(lambda x, w, b: _network(steps, x, w, b))
+    args = _arguments(dtype, seed, sizes, kinds)
+    flat = [*args[:3], *args[3]]
+    layer = kf.fuse(fallback="numpy")(lambda x, w, b, o: _network(steps, x, w, b, o))
     plan = layer.plan(*args)
-    expected = evaluate(layer.graph(*args), args)
-    for got, want in zip(plan.run(*args), expected, strict=True):
+    expected = evaluate(layer.graph(*args), flat)
+    for got, want in zip(plan.run(*flat), expected, strict=True):
         _close(got, want, len(steps))
     told = {step.node.name for step in plan.steps if isinstance(step, NumpyStep)}
     assert told == set(plan.reasons)
@@ -95,12 +113,17 @@ def test_random_graphs(steps: Any, dtype: Any, seed: int) -> None:
 
 
 @settings(max_examples=80, deadline=None, derandomize=True)
-@given(steps=st.lists(STEP, min_size=1, max_size=12), seed=st.integers(0, 999))
-def test_rewrites_keep_the_numbers(steps: Any, seed: int) -> None:
+@given(
+    steps=st.lists(STEP, min_size=1, max_size=12),
+    seed=st.integers(0, 999),
+    sizes=SIZES,
+    kinds=st.lists(OUTSIDE, min_size=1, max_size=3),
+)
+def test_rewrites_keep_the_numbers(steps: Any, seed: int, sizes: Any, kinds: Any) -> None:
     """All rewrites together keep every output in f64, and a second time they change nothing."""
-    args = _arguments(np.float32, seed)
-    graph = kf.fuse(lambda x, w, b: _network(steps, x, w, b)).graph(*args)
-    wide = [np.asarray(x, np.float64) for x in args]
+    args = _arguments(np.float32, seed, sizes, kinds)
+    graph = kf.fuse(lambda x, w, b, o: _network(steps, x, w, b, o)).graph(*args)
+    wide = [np.asarray(x, np.float64) for x in (*args[:3], *args[3])]
     before = _in_f64(graph, wide)
     rewrite(graph)
     graph.validate()

@@ -223,11 +223,33 @@ def test_ejected_files_notice_a_mistake(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_ejected(tmp_path: Path) -> None:
-    """A kernel of the caller's is K967, and a folder without a call's file K969."""
-    own = kf.fuse(lambda x: kf.custom(half_of((8, 16)), x)).plan(X)
+    """A kernel of the caller's is K967, other calls can be named; no file at all is K969."""
+    plan = kf.fuse(lambda x, w: kf.custom(half_of((8, 12)), x @ w)).plan(X, W)
     with pytest.raises(ArgumentError) as caught:
-        kf.eject(own, tmp_path)
+        kf.eject(plan, tmp_path)
     assert caught.value.code == "K967"
     with pytest.raises(ArgumentError, match=r"call_0_gemm_sm80\.py") as caught:
-        kf.load(kf.fuse(lambda x, w: x @ w).plan(X, W), tmp_path)
+        kf.load(plan, tmp_path)
     assert caught.value.code == "K969"
+    assert [path.name for path in kf.eject(plan, tmp_path, calls=[0])] == ["call_0_gemm_sm80.py"]
+    kf.load(plan, tmp_path)
+    np.testing.assert_allclose(plan.run(X, W), X @ W / 2, rtol=1e-5, atol=1e-6)
+
+
+def test_split_products_cannot_be_ejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call of two launches is K967, and says so."""
+    from kdsl_fuse.kernels import gemm_sm90_model as model
+    from kdsl_fuse.kernels import gemm_sm90_plan
+    from kdsl_fuse.kernels.gemm_sm90_config import Sm90Config
+
+    config = Sm90Config((64, 24, 64), 3, consumers=1, splits=2)
+
+    def choose(m: int, n: int, k: int, dtype: Any, result: Any, **_: Any) -> Any:
+        problem = model.Problem(m, n, k, dtype.bytes, result.bytes)
+        return gemm_sm90_plan.Sm90Plan(problem, config, False, 3)
+
+    monkeypatch.setattr(gemm_sm90_plan, "choose", choose)
+    args = [np.ones(shape, np.float16) for shape in ((64, 256), (256, 24))]
+    with pytest.raises(ArgumentError, match="several kernels") as caught:
+        kf.eject(kf.fuse(target="sm_90a")(lambda x, w: x @ w).plan(*args), tmp_path)
+    assert caught.value.code == "K967"

@@ -207,9 +207,9 @@ OTHERS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str]] = {
         (Q, K, V),
         "causal=True",
     ),
-    "keys not turned": (
-        lambda q, k: _softmax(q @ kf.transpose(k, (1, 0, 3, 2)) * 0.5) @ k,
-        (Q[:1, :1], K[:1, :1]),
+    "keys of another batch": (
+        lambda q, k: _softmax(q @ kf.transpose(k, (0, 1, 3, 2)) * 0.5) @ k,
+        (Q, K[:1]),
         "Attention",
     ),
 }

@@ -15,7 +15,6 @@ from kdsl_fuse.graph import Graph, Node
 from kdsl_fuse.ops import op_named
 from kdsl_fuse.strided import Shape, Strided, row_major
 
-
 _VALUE_BYTES = 16  # what addresses of values are multiples of
 
 

@@ -52,6 +52,13 @@ def _torch(given: tuple[Any, ...]) -> Any:
             code="K966",
             fix="move the arguments to torch: torch.as_tensor(x, device='cuda')",
         )
+    for x in given:
+        if any(step == 0 and size > 1 for size, step in zip(x.shape, x.stride(), strict=True)):
+            raise FusionError(
+                f"a capture copies its inputs, and one of shape {tuple(x.shape)} repeats memory",
+                code="K966",
+                fix="pass it whole: x.contiguous()",
+            )
     return sys.modules["torch"]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,42 +21,38 @@ if TYPE_CHECKING:
 _PACKAGE = "kdsl_fuse.kernels"
 
 
-def eject(plan: Plan, folder: str | Path) -> list[Path]:
-    """Write each call's kernel to `folder` as a file of its own, specialised to the plan's shapes.
+def eject(plan: Plan, folder: str | Path, calls: Sequence[int] | None = None) -> list[Path]:
+    """Write the kernels of `calls`, by number, or of all, to `folder`, a file for each.
 
-    A file holds the kernel's source with all that it uses, the tail as a function, the launch, a
-    NumPy reference and a test; run it to check it, with `--time` to measure it on a GPU. Edit it
-    and `load` it back.
+    A file holds the kernel's source with all that it uses, the tail as a function, the launch for
+    the plan's shapes, a NumPy reference and a test; run it to check it, with `--time` to measure it
+    on a GPU. Edit it and `load` it back.
     Raises: ArgumentError K967 for a call that no file can hold.
     """
-    target = Path(folder)
-    target.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for index, call in enumerate(plan.calls):
-        paths.append(target / f"call_{index}_{call.name}.py")
-        paths[-1].write_text(page_of(plan, call), encoding="utf-8")
-    return paths
+    chosen = range(len(plan.calls)) if calls is None else calls
+    pages = {_path(folder, plan, index): page_of(plan, plan.calls[index]) for index in chosen}
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    for path, page in pages.items():
+        path.write_text(page, encoding="utf-8")
+    return list(pages)
 
 
 def load(plan: Plan, folder: str | Path) -> None:
     """Let the plan's calls run the kernels of files that `eject` wrote, as they are now.
 
-    Raises: ArgumentError K969 where a file for one of the calls is missing.
+    Raises: ArgumentError K969 where there is no file for any of the calls.
     """
-    for index, call in enumerate(plan.calls):
-        path = Path(folder) / f"call_{index}_{call.name}.py"
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        if spec is None or spec.loader is None or not path.exists():
-            raise ArgumentError(
-                f"{folder} has no file {path.name}",
-                code="K969",
-                fix="write all of them: kf.eject(plan, folder)",
-            )
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module  # dataclasses, and errors that show lines, look it up
-        spec.loader.exec_module(module)
-        made = module.EJECTED
-        call.replace(
+    paths = {index: _path(folder, plan, index) for index in range(len(plan.calls))}
+    there = {index: path for index, path in paths.items() if path.exists()}
+    if not there:
+        raise ArgumentError(
+            f"{folder} has none of {', '.join(path.name for path in paths.values())}",
+            code="K969",
+            fix="write them first: kf.eject(plan, folder)",
+        )
+    for index, path in there.items():
+        made = _module(path).EJECTED
+        plan.calls[index].replace(
             made.kernel,
             grid=made.grid,
             block=made.block,
@@ -64,6 +60,19 @@ def load(plan: Plan, folder: str | Path) -> None:
             overlap=made.overlap,
             statics=dict(made.statics),
         )
+
+
+def _path(folder: str | Path, plan: Plan, index: int) -> Path:
+    return Path(folder) / f"call_{index}_{plan.calls[index].name}.py"
+
+
+def _module(path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None, f"{path} is a file of Python"
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses, and errors that show lines, look it up
+    spec.loader.exec_module(module)
+    return module
 
 
 def page_of(plan: Plan, call: KernelCall) -> str:
@@ -158,5 +167,5 @@ def _cannot(call: KernelCall, why: str) -> ArgumentError:
     return ArgumentError(
         f"{call.name} cannot be ejected: {why}",
         code="K967",
-        fix="take the other calls one by one: kf.eject needs kernels of kdsl with one launch",
+        fix="name the other calls: kf.eject(plan, folder, calls=[0, 2])",
     )

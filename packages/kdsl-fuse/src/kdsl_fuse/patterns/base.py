@@ -118,4 +118,4 @@ class Pattern(Protocol):
         """
 
     def lower(self, graph: Graph, match: Match, options: Options) -> KernelCall:
-        """The kernel call that computes the match."""
+        """The kernel call that computes the match; its outputs are what the match stores."""

@@ -40,22 +40,30 @@ def _probabilities(scores: Call) -> list[Call]:
 
 def _build(scale_of: Callable[[float], float]) -> Callable[[Graph, Node, Bound], Node | None]:
     def build(graph: Graph, node: Node, bound: Bound) -> Node | None:
-        q, k, v = bound[Q], bound[K], bound[V]
+        q, v = bound[Q], bound[V]
         mask: Node | None = bound.get(MASK)
-        scores = (*node.shape[:-1], k.shape[-2])
-        swapped = (*range(k.rank - 2), k.rank - 1, k.rank - 2)
-        fits = q.rank == k.rank == v.rank and q.shape[:-2] == k.shape[:-2] == v.shape[:-2]
-        fits = fits and bound[PERM] == swapped and bound[AXIS] == len(scores) - 1
+        perm = (*bound[PERM][:-2], bound[PERM][-1], bound[PERM][-2])
+        keys = tuple(bound[K].shape[axis] for axis in perm)
+        scores = (*node.shape[:-1], v.shape[-2])
+        fits = q.rank == len(keys) == v.rank and q.shape[:-2] == keys[:-2] == v.shape[:-2]
+        fits = fits and bound[AXIS] == len(scores) - 1
         if not fits or node.dtype is not q.dtype or (HIDDEN in bound and not _hides(bound)):
             return None
         if mask is not None and (mask.is_number or mask.rank > len(scores)):
             return None
         scale = scale_of(float(bound[SCALE].constant)) if SCALE in bound else 1.0
         causal = mask is not None and _is_causal(mask, scores)
-        operands = [q, k, v] if mask is None or causal else [q, k, v, mask]
+        operands = [q, _turned(graph, bound[K], perm), v]
+        operands += [] if mask is None or causal else [mask]
         return graph.add("Attention", *operands, causal=causal, scale=scale, loc=node.loc)
 
     return build
+
+
+def _turned(graph: Graph, x: Node, perm: tuple[int, ...]) -> Node:
+    if perm == tuple(range(x.rank)):
+        return x
+    return graph.add("Transpose", x, perm=perm, loc=x.loc)
 
 
 def _hides(bound: Bound) -> bool:
