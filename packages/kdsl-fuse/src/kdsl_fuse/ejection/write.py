@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import inspect
 import sys
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from kdsl_fuse.plan import Plan
 
 _PACKAGE = "kdsl_fuse.kernels"
+_FUTURE = "from __future__ import annotations"
+_HARNESS = "from kdsl_fuse.ejection.ejected import Ejected"
 
 
 def eject(plan: Plan, folder: str | Path, calls: Sequence[int] | None = None) -> list[Path]:
@@ -86,31 +89,30 @@ def page_of(plan: Plan, call: KernelCall) -> str:
     statics = {name: _value(call, closure, functions, x) for name, x in call.statics.items()}
     tail = call.epilogue if isinstance(call.epilogue, Tail) else Tail()
     functions.append(function_text("epilogue_in_numpy", "The same in NumPy.", tail, NUMPY))
-    imports = {
-        "import kdsl_core as kd",
-        "import numpy as np",
-        "from kdsl_fuse.ejection import numpy_words",
-        "from kdsl_fuse.ejection.ejected import Ejected",
-        *closure.imports,
-    }
-    blocks = [_title(plan, call), "from __future__ import annotations", _sorted(imports)]
+    imports = {"import numpy as np", _HARNESS, "import kdsl_core as kd", *closure.imports}
+    if "numpy_words." in functions[-1]:
+        imports.add("from kdsl_fuse.ejection import numpy_words")
+    blocks = [f"{_title(plan, call)}\n\n{_FUTURE}\n\n{_sorted(imports)}"]
     blocks += ["\n\n\n".join(closure.definitions()), "\n\n\n".join(functions)]
     blocks += [_reference(call), _launch(call, statics), _END]
     return "\n\n\n".join(block.strip("\n") for block in blocks) + "\n"
 
 
 def _title(plan: Plan, call: KernelCall) -> str:
-    reads = ", ".join(map(str, (*call.operands, *call.extras)))
+    reads = "\n".join(f"* reads {read}" for read in (*call.operands, *call.extras))
     return (
-        f'"""{call.output} = {call.name}({reads}), as `{plan.graph.name}` launches it.\n\n'
+        f'"""{call.output} by {call.name}, as `{plan.graph.name}` launches it.\n\n{reads}\n\n'
         "Edit it freely. Run it to check it, with --time to measure it; `kf.load` puts it back."
         '\n"""'
     )
 
 
 def _sorted(imports: set[str]) -> str:
-    own = sorted(line for line in imports if "kdsl" in line)
-    return "\n".join([*sorted(imports - set(own)), "", *own])
+    """Python's own, NumPy, kdsl's; `import` before `from`."""
+    groups: list[list[str]] = [[], [], []]
+    for line in sorted(imports, key=lambda line: (line.startswith("from"), line)):
+        groups[2 if " kdsl" in line else 1 if " numpy" in line else 0].append(line)
+    return "\n\n".join("\n".join(group) for group in groups if group)
 
 
 def _value(call: KernelCall, closure: Closure, functions: list[str], value: Any) -> str:
@@ -125,7 +127,20 @@ def _value(call: KernelCall, closure: Closure, functions: list[str], value: Any)
     if not home.__module__.startswith(_PACKAGE):
         raise _cannot(call, f"its trace-time argument {value!r} has no source that can be copied")
     closure.add(home.__module__, home.__name__)
-    return str(home.__name__ if inspect.isfunction(value) else repr(value))
+    return home.__name__ if inspect.isfunction(value) else _made(value)
+
+
+def _made(value: Any) -> str:
+    """How to make a value of a dataclass, a line for each field that is not as usual."""
+    if not dataclasses.is_dataclass(value):
+        return repr(value)
+    held = ((f, getattr(value, f.name)) for f in dataclasses.fields(value) if f.init)
+    lines = [f"            {f.name}={_quoted(x)},\n" for f, x in held if x != f.default]
+    return f"{type(value).__name__}(\n{''.join(lines)}        )"
+
+
+def _quoted(value: Any) -> str:
+    return f'"{value}"' if isinstance(value, str) else repr(value)
 
 
 def _reference(call: KernelCall) -> str:

@@ -110,7 +110,9 @@ class Pattern(Protocol):
     examples: tuple[Example, ...]
 
     def match(self, facts: Facts, anchor: Node, options: Options) -> list[Match] | Reason:
-        """Every match at `anchor`, a node whose operator is one of `anchors`, or the refusal.
+        """Every match at `anchor`, a node whose operator is one of `anchors`, or why there is none.
+
+        An empty list says that the node is none of this pattern's business.
 
         Each match must be computable by itself; the cover takes at most one of them, those with
         the most nodes if nothing else wants these. That no interior value escapes is checked for

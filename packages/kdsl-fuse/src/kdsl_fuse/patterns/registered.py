@@ -42,7 +42,7 @@ class Registered:
         """The sub-graph that ends at the anchor."""
         bound = find(facts.graph, self._expression, anchor)
         if bound is None:
-            return Reason("KF-PATTERN", f"{anchor.name} does not end the sub-graph of {self.name}")
+            return []
         nodes = [node for part, node in bound.items() if isinstance(part, Call)]
         inside = {node.name: node for node in nodes if not is_free(node)}
         covered = sorted(inside.values(), key=lambda node: facts.order[node.name])
