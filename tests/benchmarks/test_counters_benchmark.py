@@ -155,11 +155,11 @@ def test_what_hardware_decides_is_an_estimate(gpu: SimpleNamespace) -> None:
     wavefronts = {"memory_l1_wavefronts_shared": 1.0}
     for name, word in (("transpose", "differs"), ("copy_background", "estimate")):
         profile = gpu.counters.simulated(gpu.counters.CASES[name]())
-        rows = gpu.counters.totals(profile, wavefronts)
+        rows = compare.totals(profile, wavefronts)
         assert {row["verdict"] for row in rows if row["names"] == ("wavefronts",)} == {word}
     (copy,) = (row for row in profile.lines if row.async_copy_wavefronts)
     column = "L1 Wavefronts Shared"
-    lines = gpu.counters.by_line(profile, {(Path(copy.file).name, copy.line): {column: 1.0}})
+    lines = compare.by_line(profile, {(Path(copy.file).name, copy.line): {column: 1.0}})
     found = {row["line"]: row["verdict"] for row in lines if row["column"] == column}
     assert found.pop(copy.line) == "estimate" and set(found.values()) == {"differs"}
 

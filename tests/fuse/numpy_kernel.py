@@ -45,7 +45,7 @@ def _operator(name: str) -> Any:
 for _name in ("add", "sub", "mul", "truediv"):
     setattr(Lanes, f"__{_name}__", _operator(f"__{_name}__"))
     setattr(Lanes, f"__r{_name}__", _operator(f"__r{_name}__"))
-for _name in ("neg", "lt", "le", "gt", "ge", "eq", "ne", "and", "or", "invert"):
+for _name in ("neg", "lt", "le", "gt", "ge", "eq", "ne", "and", "or", "xor", "invert"):
     setattr(Lanes, f"__{_name}__", _operator(f"__{_name}__"))
 
 
@@ -68,6 +68,10 @@ def _where(condition: Any, a: Any, b: Any) -> Lanes:
 KD = SimpleNamespace(
     exp=_of_f32(np.exp),
     log=_of_f32(np.log),
+    floor=_of_f32(np.floor),
+    ceil=_of_f32(np.ceil),
+    sin=_of_f32(np.sin),
+    cos=_of_f32(np.cos),
     sqrt=_of_f32(np.sqrt),
     rsqrt=_of_f32(lambda x: 1 / np.sqrt(x)),
     tanh=_of_f32(np.tanh),

@@ -15,9 +15,14 @@ from fuse.numpy_kernel import NumpyGemm
 from kdsl_core.dtypes import bf16, f32
 from kdsl_core.errors import ArgumentError, FusionError
 from kdsl_fuse import arrays
+from kdsl_fuse.strided import Strided
 
 F32 = np.float32
-_DTYPES = {"float32": np.dtype(F32), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
+_DTYPES = {
+    "float32": np.dtype(F32),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+    "uint8": np.dtype(np.uint8),
+}
 
 
 class Tensor:
@@ -42,17 +47,26 @@ class Tensor:
         """Swapped axes."""
         return Tensor(self.array.T, self.device)
 
-    def expand(self, shape: tuple[int, ...]) -> Tensor:
-        """Repeated with stride 0."""
-        return Tensor(np.broadcast_to(self.array, shape), self.device)
+    def storage_offset(self) -> int:
+        """Where it starts in its storage; here always there."""
+        return 0
+
+    def as_strided(self, shape: Any, strides: Any, start: int) -> Tensor:
+        """Elements of the storage."""
+        return Tensor(arrays.view(self.array, Strided(shape, strides, start)), self.device)
+
+    def view(self, kind: Any) -> Tensor:
+        """The same bytes as another type, or in another shape."""
+        if isinstance(kind, tuple):
+            return Tensor(self.array.reshape(kind), self.device)
+        return Tensor(self.array.view(_DTYPES[kind]), self.device)
+
+    def __getitem__(self, key: Any) -> Tensor:
+        return Tensor(self.array[key], self.device)
 
     def to(self, device: str) -> Tensor:
         """On another device."""
         return Tensor(self.array, device)
-
-    def view(self, dtype: str) -> Tensor:
-        """The same bits as another type."""
-        return Tensor(self.array.view(_DTYPES[dtype]), self.device)
 
 
 @pytest.fixture
@@ -72,16 +86,54 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_numpy_views() -> None:
-    """Broadcasting repeats with stride 0, and its strides are known without data."""
-    target = (4, 5)
-    for shape in ((5,), (4, 1), (1, 1), (), (4, 5), (1, 5)):
-        array = np.ones(shape, F32)
-        view = arrays.broadcast(array, target)
-        spec = arrays.spec_of(array)
-        assert spec is not None
-        told = arrays.broadcast_strides(spec.shape, spec.strides, target)
-        assert told == tuple(step // 4 for step in view.strides)
-        assert np.shares_memory(view, array)
+    """Elements by shape, strides and offset are a view, as NumPy's own indexing gives it."""
+    x = np.arange(24, dtype=F32).reshape(4, 6)
+    for expected, layout in (
+        (x.T, Strided((6, 4), (1, 6))),
+        (x[1:, ::2], Strided((3, 3), (6, 2), 6)),
+        (x[:, None, 3].repeat(2, 1), Strided((4, 2), (6, 0), 3)),
+        (x.reshape(2, 12), Strided((2, 12), (12, 1))),
+    ):
+        found = arrays.view(x, layout)
+        np.testing.assert_array_equal(found, expected)
+        assert np.shares_memory(found, x)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_views_are_known_without_data(seed: int) -> None:
+    """Chains of permutations, slices, repeats and reshapes give what NumPy gives; a reshape is a
+    view where NumPy can make one without a copy."""
+    rng = np.random.default_rng(seed)
+    below = array = np.arange(360).reshape(4, 3, 1, 30)
+    layout = Strided.dense(array.shape)
+    for _ in range(4):
+        axes = tuple(rng.permutation(array.ndim).tolist())
+        array, layout = array.transpose(axes), layout.permuted(axes)
+        starts = [int(rng.integers(size)) // 2 for size in array.shape]
+        array = array[tuple(slice(start, None, 1 + seed % 2) for start in starts)]
+        layout = layout.sliced(starts, [1 + seed % 2] * array.ndim, array.shape)
+        if array.ndim < 6:
+            array = np.broadcast_to(array, (2, *array.shape))
+            layout = layout.broadcast(array.shape)
+        np.testing.assert_array_equal(arrays.view(below, layout), array)
+        merged = (array.shape[0], -1, array.shape[-1])
+        flat = array.reshape(merged)
+        found = layout.reshaped(flat.shape)
+        assert (found is not None) == np.shares_memory(flat, array)
+        if found is not None:
+            np.testing.assert_array_equal(arrays.view(below, found), flat)
+
+
+@pytest.mark.parametrize("dtype", [bf16, f32])
+def test_parts_of_a_buffer(torch: Any, dtype: Any) -> None:
+    """A part of an array of bytes is a row-major array in its memory, also a tensor."""
+    for memory in (np.zeros(64, np.uint8), Tensor(np.zeros(64, np.uint8))):
+        found = arrays.part(memory, 16, (2, 3), dtype)
+        assert arrays.spec_of(found) == arrays.Spec(dtype, (2, 3), (3, 1))
+        inner, outer = getattr(found, "array", found), getattr(memory, "array", memory)
+        inner[...] = 1
+        lit = np.flatnonzero(outer)
+        assert lit[0] >= 16 and lit[-1] < 16 + 6 * dtype.bytes
 
 
 def test_torch_tensors_are_described_and_viewed(torch: Any) -> None:
@@ -89,7 +141,7 @@ def test_torch_tensors_are_described_and_viewed(torch: Any) -> None:
     x = Tensor(np.ones((3, 4), ml_dtypes.bfloat16))
     assert arrays.spec_of(x) == arrays.Spec(bf16, (3, 4), (4, 1))
     assert arrays.spec_of(arrays.transposed(x)) == arrays.Spec(bf16, (4, 3), (1, 4))
-    row = arrays.broadcast(Tensor(np.ones(4, F32)), (3, 4))
+    row = arrays.view(Tensor(np.ones(4, F32)), Strided((3, 4), (0, 1)))
     assert arrays.spec_of(row) == arrays.Spec(f32, (3, 4), (0, 1))
     fresh = arrays.empty((2, 2), f32, x)
     assert fresh.device == "cuda:0"

@@ -35,6 +35,12 @@ def branching(x: Any, w: Any) -> Any:
     return y if y > 0 else -y
 
 
+def masked(x: Any, w: Any) -> Any:
+    """Picking by a condition gives an array whose size is not known."""
+    y = x @ w
+    return y[y > 0]
+
+
 def with_numpy(x: Any, w: Any) -> Any:
     """A NumPy function that kdsl has no operator for."""
     return np.fft.fft(x @ w)
@@ -64,8 +70,8 @@ CASES: dict[str, tuple[Any, tuple[Any, ...], type[KdslError], str, int, str, str
         *("K903", 2, r"\[8\] and \[8, 16\]", "second axis"),
     ),
     "batched": (
-        *(product, (X[None], W), FusionError),
-        *("K909", 2, r"KF-RANK.*\[1, 4, 8\]", "reshape"),
+        *(product, (X[None], W[None]), FusionError),
+        *("K909", 2, r"KF-RANK.*\[1, 4, 8\]", "each matrix"),
     ),
     "inner sizes": (
         *(product, (X, W.T), FusionError),
@@ -82,6 +88,22 @@ CASES: dict[str, tuple[Any, tuple[Any, ...], type[KdslError], str, int, str, str
     "if on an array": (
         *(branching, (X, W), FusionError),
         *("K905", 3, "no numbers yet.*`if`", "kf.where"),
+    ),
+    "rows that do not merge": (
+        *(product, (np.ones((4, 3, 8), F32).transpose(1, 0, 2), W), FusionError),
+        *("K909", 2, r"KF-LAYOUT.*x: f32\[3, 4, 8\]", "ascontiguousarray"),
+    ),
+    "index by a mask": (
+        *(masked, (X, W), FusionError),
+        *("K962", 3, "whole numbers inside its axes", "kf.where"),
+    ),
+    "index outside": (
+        *(lambda x, w: (x @ w)[4], (X, W), FusionError),
+        *("K962", 0, r"\[4\] on shape \[4, 16\]", "kf.take"),
+    ),
+    "unequal parts": (
+        *(lambda x, w: kf.split(x @ w, 3), (X, W), FusionError),
+        *("K961", 0, "size 4 does not split into 3", "kf.split"),
     ),
     "NumPy function": (
         *(with_numpy, (X, W), FusionError),

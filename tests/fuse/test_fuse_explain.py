@@ -84,3 +84,27 @@ def test_import_is_lazy() -> None:
         "set(sys.modules); assert not bad, bad"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_pictures_have_a_box_for_each_value() -> None:
+    """plan.draw() is well-formed SVG: a colour for each kernel, a dashed edge where there is none,
+    and what `explain` says of each operator."""
+    from xml.etree import ElementTree
+
+    def layer(x: Any, w: Any) -> Any:
+        return kf.relu(x @ w + 1) @ w, kf.softmax(x)
+
+    args = [np.ones((4, 4), F32)] * 2
+    plan = kf.fuse(fallback="numpy")(layer).plan(*args)
+    root = ElementTree.fromstring(plan.draw())
+    space = "{http://www.w3.org/2000/svg}"
+    boxes = {group[0].text.split()[0]: group for group in root.iter(f"{space}g")}
+    assert set(boxes) == {node.name for node in plan.graph}
+    assert len(list(root.iter(f"{space}path"))) == plan.graph.net.number_of_edges()
+    fill = {name: group[1].get("fill") for name, group in boxes.items()}
+    assert fill["matmul0"] == fill["relu0"] != fill["matmul1"]
+    assert boxes["softmax0"][1].get("stroke-dasharray")
+    assert "KF-PATTERN" in (boxes["softmax0"][0].text or "")
+    assert "in the epilogue of matmul0" in (boxes["relu0"][0].text or "")
+    plain = ElementTree.fromstring(plan.graph.draw())
+    assert len(list(plain.iter(f"{space}rect"))) == len(plan.graph)

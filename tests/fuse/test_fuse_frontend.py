@@ -77,14 +77,14 @@ def test_arguments_and_inputs_can_be_returned(gemm: NumpyGemm) -> None:
     """An argument, or its transpose, comes back as it is."""
     same, turned = kf.fuse(gemm=gemm)(lambda x: (x, x.T))(X)
     assert same is X
-    assert turned.base is X
+    assert np.shares_memory(turned, X)
+    np.testing.assert_array_equal(turned, X.T)
 
 
 UNSUPPORTED = {
     "if": (lambda y: 1 if y > 0 else 2, "kf.where"),
     "chained comparison": (lambda y: 0 < y < 1, "kf.where"),
     "iteration": (lambda y: list(y), "whole array"),
-    "index": (lambda y: y[0], "slice the array before"),
     "float": (lambda y: float(y), "its own argument"),
     "np.exp": (lambda y: np.exp(y), "kf.exp"),
     "np.concatenate": (lambda y: np.concatenate([y, y]), r"kf\.\*"),

@@ -130,8 +130,8 @@ def test_any_major_order_is_read_in_place(gemm: NumpyGemm, rng: Any) -> None:
     layer = kf.fuse(gemm=gemm)(lambda x, w: kf.relu(x.T @ w.T).T @ x.T)
     np.testing.assert_allclose(layer(x, w), np.maximum(x.T @ w.T, 0).T @ x.T, rtol=1e-4, atol=1e-5)
     first, second = layer.plan(x, w).calls
-    assert [str(read) for read in first.operands] == ["x.T[6, 5]:(1, 6)", "w[9, 5]:(5, 1)"]
-    assert [str(read) for read in second.operands] == ["relu0.T[9, 6]:(1, 9)", "x[5, 6]:(6, 1)"]
+    assert [str(read) for read in first.operands] == ["x[6, 5]:(1, 6)", "w[9, 5]:(5, 1)"]
+    assert [str(read) for read in second.operands] == ["relu0[9, 6]:(1, 9)", "x[5, 6]:(6, 1)"]
 
 
 def test_two_products_one_tail(gemm: NumpyGemm, rng: Any) -> None:
@@ -147,7 +147,7 @@ def test_two_products_one_tail(gemm: NumpyGemm, rng: Any) -> None:
 
 LEAKS: dict[str, tuple[Callable[..., Any], list[str], str]] = {
     "product returned": (lambda y, b: (kf.gelu(y + b), y), ["MatMul"], "KF-ESCAPES"),
-    "sum returned": (lambda y, b: (kf.gelu(y + b), y + b), ["MatMul"], "KF-ESCAPES"),
+    "sum returned": (lambda y, b: (kf.gelu(y + b), y + b), ["Add"], "KF-ESCAPES"),
     "middle returned": (lambda y, b: _keep(kf.relu(y + b)), ["Relu"], "KF-ESCAPES"),
     "read by a product": (lambda y, b: _again(kf.relu(y + b)), ["MatMul", "Relu"], "KF-ESCAPES"),
     "larger shape": (lambda y, b: y + kf.cast(_three(b), "f32"), ["MatMul"], "KF-SHAPE"),
@@ -195,7 +195,7 @@ def test_each_leak_ends_the_tail(name: str, gemm: NumpyGemm, rng: Any) -> None:
 @pytest.mark.parametrize(
     ("shapes", "dtypes", "options", "code"),
     [
-        (((2, 3, 4), (4, 5)), (F32, F32), {}, "KF-RANK"),
+        (((2, 3, 4), (2, 4, 5)), (F32, F32), {}, "KF-RANK"),
         (((3, 0), (0, 5)), (F32, F32), {}, "KF-SHAPE"),
         (((3, 4), (4, 5)), (np.int32, np.int32), {}, "KF-DTYPE"),
         (((3, 4), (4, 5)), (F16, F32), {}, "KF-DTYPE"),
@@ -228,7 +228,7 @@ def test_matching_does_not_recurse(gemm: NumpyGemm) -> None:
     """A tail and a side chain of a thousand operators each are matched."""
 
     def deep(x: Any, w: Any) -> Any:
-        y, side = x @ w, x @ w
+        y, side = x @ w, w @ x
         for _ in range(1000):
             y = y + 1
         scale = w + 0

@@ -58,3 +58,29 @@ def test_a_plan_names_all_that_its_run_launches(
     keys = plan.keys()
     assert sorted(key.partition("[")[0] for key in keys) == kernels
     assert all(v.module().target == target for v in plan.manifest())
+
+
+@pytest.mark.parametrize(
+    ("target", "start", "kernels"),
+    [
+        ("sm_80", 1, ["gemm_sm80"]),
+        ("sm_80", 8, ["gemm_sm80"]),
+        ("sm_90a", 4, ["gemm_sm90", "repitch"]),
+        ("sm_90a", 8, ["gemm_sm90"]),
+    ],
+)
+def test_views_with_an_offset_are_named_too(target: str, start: int, kernels: list[str]) -> None:
+    """Parts of operands, bias and residual have the alignment of their first element."""
+    x, w, *_ = dense(40, 24, 64 + start)
+    wide, w = np.ones((40, 24 + start), x.dtype), w[start:].copy()
+    longer = np.ones(24 + start, x.dtype)
+
+    def parts(x: Any, w: Any, b: Any, r: Any) -> Any:
+        return layer(x[:, start:], w, b[start:], r[:, start:])
+
+    arrays = [x[:, : 64 + start], w, longer, wide]
+    plan = kf.fuse(target=target)(parts).plan(*arrays)
+    with kr.record(target=target) as recording:
+        plan.run(*arrays)
+    assert plan.manifest() == recording.manifest()
+    assert sorted(v.kernel.rpartition(":")[2] for v in plan.manifest()) == kernels

@@ -32,6 +32,13 @@ DIRECT = {
     "Rsqrt": ((P,), P**-0.5),
     "Exp": ((X,), np.exp(X)),
     "Log": ((P,), np.log(P)),
+    "Reciprocal": ((P,), P**-1.0),
+    "Sign": ((X,), np.where(X > 0, 1, np.where(X < 0, -1, 0))),
+    "Floor": ((X,), -(-X // 1) - (X % 1 != 0)),
+    "Ceil": ((X,), X // 1 + (X % 1 != 0)),
+    "Sin": ((X,), np.exp(1j * X).imag),
+    "Cos": ((X,), np.exp(1j * X).real),
+    "IsNaN": ((X / np.where(X, X, np.nan),), X == 0),
     "Equal": ((X, np.round(X)), np.round(X) == X),
     "Less": ((X, -X), -X > X),
     "LessOrEqual": ((X, -X), -X >= X),
@@ -39,6 +46,7 @@ DIRECT = {
     "GreaterOrEqual": ((X, -X), -X <= X),
     "And": ((X > 0, X < 2), (X > 0) & (X < 2)),
     "Or": ((X > 2, X < 0), (X > 2) | (X < 0)),
+    "Xor": ((X > 0, X < 2), (X <= 0) | (X >= 2)),
     "Not": ((X > 0,), X <= 0),
     "Where": ((X > 0, X, P), np.where(X > 0, X, P)),
     "Relu": ((X,), X * (X > 0)),
@@ -46,6 +54,14 @@ DIRECT = {
     "Silu": ((X,), X * (0.5 + 0.5 * np.tanh(X / 2))),
     "Tanh": ((X,), np.sinh(X) / np.cosh(X)),
     "Erf": ((X,), [math.erf(x) for x in X]),
+    "Softplus": ((X,), np.log(1 + np.exp(X))),
+    "HardSwish": ((X,), X * np.clip(X + 3, 0, 6) / 6),
+    "Mish": ((X,), X * np.tanh(np.log(1 + np.exp(X)))),
+}
+WITH_ATTRIBUTES: dict[str, tuple[dict[str, float], Any]] = {
+    "LeakyRelu": ({"alpha": 0.1}, np.maximum(X, 0.1 * X)),
+    "Elu": ({"alpha": 2.0}, np.maximum(X, 0) + np.minimum(0, 2 * (np.exp(X) - 1))),
+    "HardSigmoid": ({"alpha": 0.3, "beta": 0.4}, np.clip(0.3 * X + 0.4, 0, 1)),
 }
 
 
@@ -58,6 +74,17 @@ def test_meaning_in_numpy_and_in_a_kernel(name: str) -> None:
     assert rule.kernel is not None
     lanes = [Lanes(np.asarray(a, np.float32 if a.dtype == np.float64 else a.dtype)) for a in args]
     np.testing.assert_allclose(rule.kernel(KD, *lanes).array, expected, rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", WITH_ATTRIBUTES)
+def test_meaning_with_attributes(name: str) -> None:
+    """The same for operators with numbers of their own."""
+    attrs, expected = WITH_ATTRIBUTES[name]
+    rule = op_named(name)
+    assert rule.kernel is not None
+    np.testing.assert_allclose(rule.reference(X, **attrs), expected, rtol=1e-12, atol=1e-12)
+    in_kernel = rule.kernel(KD, Lanes(X.astype(np.float32)), **attrs).array
+    np.testing.assert_allclose(in_kernel, expected, rtol=2e-6, atol=2e-6)
 
 
 @pytest.mark.parametrize("exponent", [1, 2, 3, 7, -1, -3])
@@ -99,7 +126,7 @@ def test_every_operator_is_declared_once() -> None:
     """Names in ALL_OPS are unique, and each pointwise one has a direct test above."""
     names = [op.name for op in ALL_OPS]
     assert len(set(names)) == len(names)
-    tested = {*DIRECT, "Pow", "Gelu", "Cast"}
+    tested = {*DIRECT, *WITH_ATTRIBUTES, "Pow", "Gelu", "Cast"}
     assert {op.name for op in ALL_OPS if op.is_pointwise} == tested
 
 
@@ -154,12 +181,12 @@ def test_dtypes_that_need_a_cast(a: Any, b: Any) -> None:
         ("Where", [((2,), f32), ((2,), f32), ((2,), f32)], {}, "K904"),
         ("Pow", [((2,), f32)], {"exponent": 0.5}, "K914"),
         ("Gelu", [((2,), f32)], {"approximate": "fast"}, "K919"),
-        ("Transpose", [((2,), f32)], {}, "K915"),
+        ("Transpose", [((2, 3), f32)], {"perm": (0, 0)}, "K915"),
         ("MatMul", [((2, 3), f32), ((2, 3), f32)], {}, "K903"),
         ("MatMul", [((3,), f32), ((3, 2), f32)], {}, "K903"),
         ("MatMul", [((2, 2, 3), f32), ((4, 3, 2), f32)], {}, "K918"),
         ("Add", [((2, 3), f32), ((2,), f32)], {}, "K901"),
-        ("Softmax", [((2,), f32)], {}, "K917"),
+        ("Convolve", [((2,), f32)], {}, "K917"),
     ],
 )
 def test_refused_operands(op: str, types: Any, attrs: Any, code: str) -> None:

@@ -298,6 +298,20 @@ EACH: dict[str, Callable[..., Any]] = {
     "Silu": lambda v, e: kf.silu(v),
     "Tanh": lambda v, e: kf.tanh(v),
     "Erf": lambda v, e: kf.erf(v),
+    "Reciprocal": lambda v, e: kf.reciprocal(e + 2) * v,
+    "Sign": lambda v, e: kf.sign(v) + kf.sign(e * 0),
+    "Floor": lambda v, e: kf.floor(e * 8) + v,
+    "Ceil": lambda v, e: kf.ceil(e * 8) + v,
+    "Sin": lambda v, e: kf.sin(v),
+    "Cos": lambda v, e: kf.cos(v),
+    "IsNaN": lambda v, e: kf.where(kf.isnan(kf.log(e)), v, e),
+    "Xor": lambda v, e: kf.where((v > 0) ^ (e > 0), v, e),
+    "LeakyRelu": lambda v, e: kf.leaky_relu(v, 0.2),
+    "Elu": lambda v, e: kf.elu(v, 1.5),
+    "Softplus": lambda v, e: kf.softplus(v),
+    "HardSigmoid": lambda v, e: kf.hard_sigmoid(v),
+    "HardSwish": lambda v, e: kf.hard_swish(v),
+    "Mish": lambda v, e: kf.mish(v),
 }
 
 

@@ -11,61 +11,166 @@ from typing import TYPE_CHECKING, Any
 from kdsl_core.loc import mark_internal
 
 if TYPE_CHECKING:
+    from kdsl_fuse.ejection.write import eject, load
+    from kdsl_fuse.frontends.custom import custom
     from kdsl_fuse.frontends.functions import (
         absolute,
         cast,
+        ceil,
         clip,
+        cos,
+        elu,
         erf,
         exp,
+        floor,
         gelu,
+        gemm,
+        hard_sigmoid,
+        hard_swish,
+        isnan,
+        leaky_relu,
+        linear,
         log,
+        logical_and,
+        logical_not,
+        logical_or,
+        logical_xor,
         matmul,
         maximum,
         minimum,
+        mish,
+        reciprocal,
         relu,
         rsqrt,
         sigmoid,
+        sign,
         silu,
+        sin,
+        softplus,
         sqrt,
         square,
         tanh,
-        transpose,
         where,
+    )
+    from kdsl_fuse.frontends.functions_of_rows import (
+        attention,
+        batch_norm,
+        cross_entropy,
+        layer_norm,
+        log_softmax,
+        max,
+        mean,
+        min,
+        prod,
+        rms_norm,
+        softmax,
+        sum,
+        var,
+    )
+    from kdsl_fuse.frontends.functions_of_shapes import (
+        broadcast_to,
+        concatenate,
+        embedding,
+        expand,
+        expand_dims,
+        gather,
+        reshape,
+        split,
+        squeeze,
+        take,
+        transpose,
+        unsqueeze,
     )
     from kdsl_fuse.frontends.python import Fused, fuse
     from kdsl_fuse.graph import Graph, Node, Op
+    from kdsl_fuse.ops.custom import Launch
+    from kdsl_fuse.patterns.base import Example, Match, Options, Pattern
+    from kdsl_fuse.patterns.registered import register, unregister
     from kdsl_fuse.plan import Plan, make_plan
     from kdsl_fuse.reasons import Reason
     from kdsl_fuse.tail import Tail
 
 __all__ = [
+    "Example",
     "Fused",
     "Graph",
+    "Launch",
+    "Match",
     "Node",
     "Op",
+    "Options",
+    "Pattern",
     "Plan",
     "Reason",
     "Tail",
     "absolute",
+    "attention",
+    "batch_norm",
+    "broadcast_to",
     "cast",
+    "ceil",
     "clip",
+    "concatenate",
+    "cos",
+    "cross_entropy",
+    "custom",
+    "eject",
+    "elu",
+    "embedding",
     "erf",
     "exp",
+    "expand",
+    "expand_dims",
+    "floor",
     "fuse",
+    "gather",
     "gelu",
+    "gemm",
+    "hard_sigmoid",
+    "hard_swish",
+    "isnan",
+    "layer_norm",
+    "leaky_relu",
+    "linear",
+    "load",
     "log",
+    "log_softmax",
+    "logical_and",
+    "logical_not",
+    "logical_or",
+    "logical_xor",
     "make_plan",
     "matmul",
+    "max",
     "maximum",
+    "mean",
+    "min",
     "minimum",
+    "mish",
+    "prod",
+    "reciprocal",
+    "register",
     "relu",
+    "reshape",
+    "rms_norm",
     "rsqrt",
     "sigmoid",
+    "sign",
     "silu",
+    "sin",
+    "softmax",
+    "softplus",
+    "split",
     "sqrt",
     "square",
+    "squeeze",
+    "sum",
+    "take",
     "tanh",
     "transpose",
+    "unregister",
+    "unsqueeze",
+    "var",
     "where",
 ]
 
@@ -75,16 +180,23 @@ _HOME = {
     **dict.fromkeys(("Fused", "fuse"), "frontends.python"),
     **dict.fromkeys(("Graph", "Node", "Op"), "graph"),
     **dict.fromkeys(("Plan", "make_plan"), "plan"),
+    **dict.fromkeys(("Example", "Match", "Options", "Pattern"), "patterns.base"),
+    **dict.fromkeys(("register", "unregister"), "patterns.registered"),
+    **dict.fromkeys(("eject", "load"), "ejection.write"),
+    "Launch": "ops.custom",
     "Reason": "reasons",
     "Tail": "tail",
+    "custom": "frontends.custom",
 }
+_FUNCTIONS = ("functions", "functions_of_rows", "functions_of_shapes")
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"kdsl_fuse has no {name!r}")
-    module = importlib.import_module(f"kdsl_fuse.{_HOME.get(name, 'frontends.functions')}")
-    value = getattr(module, name)
+    homes = [_HOME[name]] if name in _HOME else [f"frontends.{home}" for home in _FUNCTIONS]
+    modules = (importlib.import_module(f"kdsl_fuse.{home}") for home in homes)
+    value = next(vars(module)[name] for module in modules if name in vars(module))
     globals()[name] = value
     return value
 

@@ -6,6 +6,7 @@ other libraries are known by their protocols.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ import numpy as np
 from kdsl_core.dtypes import BY_NAME, DType, dtype_of
 from kdsl_core.errors import ArgumentError
 from kdsl_fuse import device_views
-from kdsl_fuse.graph import row_major
+from kdsl_fuse.strided import Strided, row_major
 
 if TYPE_CHECKING:
     from kdsl_runtime.driver import Device
@@ -159,43 +160,29 @@ def permuted(array: Any, axes: tuple[int, ...]) -> Any:
     return array.permute(axes) if kind == "torch" else array.transpose(axes)
 
 
-def strided(array: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
-    """A view of the array's memory, from its first element on; strides in elements."""
+def view(array: Any, layout: Strided) -> Any:
+    """Elements of the array's memory by shape, strides and offset, without a copy."""
     kind = library(array)
     if kind == "foreign":
-        return device_views.broadcast(array, shape, strides)
+        return device_views.strided(array, layout)
     if kind == "torch":
-        return array.as_strided(shape, strides)
+        start = array.storage_offset() + layout.offset
+        return array.as_strided(layout.shape, layout.strides, start)
     module = sys.modules["cupy"] if kind == "cupy" else np
-    steps = tuple(step * array.dtype.itemsize for step in strides)
-    return module.lib.stride_tricks.as_strided(array, shape, steps)
+    as_strided, item = module.lib.stride_tricks.as_strided, array.dtype.itemsize
+    if layout.offset:
+        array = as_strided(array, (layout.offset + 1,), (item,))[layout.offset :]
+    return as_strided(array, layout.shape, tuple(stride * item for stride in layout.strides))
 
 
-def broadcast(array: Any, shape: tuple[int, ...]) -> Any:
-    """A view of `shape` in which repeated axes have stride 0."""
-    kind = library(array)
-    if kind == "foreign":
-        info = device_views.facts(array)
-        strides = broadcast_strides(info.shape, info.strides, shape)
-        return device_views.broadcast(array, shape, strides)
-    if tuple(array.shape) == shape:
-        return array
-    if kind == "torch":
-        return array.expand(shape)
-    module = sys.modules["cupy"] if kind == "cupy" else np
-    return module.broadcast_to(array, shape)
-
-
-def broadcast_strides(
-    shape: tuple[int, ...], strides: tuple[int, ...], target: tuple[int, ...]
-) -> tuple[int, ...]:
-    """The strides of the view that `broadcast` makes."""
-    missing = len(target) - len(shape)
-    kept = [
-        0 if have == 1 and want != 1 else stride
-        for have, stride, want in zip(shape, strides, target[missing:], strict=True)
-    ]
-    return (0,) * missing + tuple(kept)
+def part(memory: Any, start_bytes: int, shape: tuple[int, ...], dtype: DType) -> Any:
+    """A row-major array in a part of `memory`, an array of bytes."""
+    if library(memory) == "foreign":
+        return device_views.part(memory, start_bytes, dtype, shape)
+    held = memory[start_bytes : start_bytes + math.prod(shape) * dtype.bytes]
+    if library(memory) == "torch":
+        return held.view(getattr(sys.modules["torch"], _TO_TORCH[dtype.name])).view(shape)
+    return held.view(dtype.numpy).reshape(shape)
 
 
 def empty(shape: tuple[int, ...], dtype: DType, like: Any) -> Any:

@@ -2,61 +2,82 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from kdsl_core.dtypes import DType
+from kdsl_core.errors import ArgumentError
 from kdsl_fuse import arrays
-from kdsl_fuse.graph import Graph, Node, Shape, row_major
+from kdsl_fuse.graph import Graph, Node
+from kdsl_fuse.ops import op_named
+from kdsl_fuse.strided import Shape, Strided, row_major
+
+_VALUE_BYTES = 16  # what addresses of values are multiples of
 
 
 @dataclass(frozen=True)
 class Operand:
-    """A view of a stored value, as a kernel reads it: transposed first, then broadcast.
-
-    `shape` and `strides` (in elements) are those of the view.
-    """
+    """A stored value, viewed as a kernel reads it; `whole` says that the view is the value."""
 
     value: str
     dtype: DType
-    shape: Shape
-    strides: tuple[int, ...]
-    transpose: bool = False
+    layout: Strided
+    whole: bool = False
+
+    @property
+    def shape(self) -> Shape:
+        """Sizes of the view."""
+        return self.layout.shape
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Strides of the view, in elements."""
+        return self.layout.strides
+
+    @property
+    def align(self) -> int:
+        """What the view's address is a multiple of, in bytes, where the value's is one of 16."""
+        return math.gcd(_VALUE_BYTES, self.layout.offset * self.dtype.bytes)
 
     def view(self, values: Mapping[str, Any]) -> Any:
         """The view itself."""
         array = values[self.value]
-        return arrays.broadcast(arrays.transposed(array) if self.transpose else array, self.shape)
+        return array if self.whole else arrays.view(array, self.layout)
+
+    def seen_as(self, layout: Strided) -> Operand:
+        """Another view of the same value."""
+        return Operand(self.value, self.dtype, layout, self.whole and layout == self.layout)
 
     def __str__(self) -> str:
-        strides = ", ".join(map(str, self.strides))
-        return f"{self.value}{'.T' if self.transpose else ''}{list(self.shape)}:({strides})"
+        return f"{self.value}{self.layout}"
 
 
-def stored(graph: Graph, node: Node) -> tuple[Node, bool]:
-    """The node in memory that `node` is a view of, and whether the view is transposed."""
-    transpose = False
-    while node.op.name == "Transpose":
+def stored(graph: Graph, node: Node) -> tuple[Node, Strided]:
+    """The node in memory that `node` is a view of, and the view.
+
+    A view that needs strides which there are not is a value of its own, to be copied.
+    """
+    views: list[Node] = []
+    while op_named(node.op.name).view is not None:
+        views.append(node)
         (node,) = graph.operands(node)
-        transpose = not transpose
-    return node, transpose
+    layout = Strided(node.shape, node.strides or row_major(node.shape))
+    for step in reversed(views):
+        rule = op_named(step.op.name).view
+        assert rule is not None, f"{step} is a view"
+        found = rule(layout, step.op, step.shape)
+        node, layout = (node, found) if found else (step, Strided.dense(step.shape))
+    return node, layout
 
 
-def operand(graph: Graph, node: Node, *, transpose: bool = False) -> Operand:
-    """The Operand that reads `node`, or its transpose, with transposes in the graph followed."""
-    base, turned = stored(graph, node)
-    strides = base.strides or row_major(base.shape)
-    flip = turned != transpose
-    shape = base.shape[::-1] if flip else base.shape
-    return Operand(base.name, base.dtype, shape, strides[::-1] if flip else strides, flip)
-
-
-def broadcast(read: Operand, shape: Shape) -> Operand:
-    """`read` repeated to `shape`, with stride 0 on the repeated axes."""
-    strides = arrays.broadcast_strides(read.shape, read.strides, shape)
-    return Operand(read.value, read.dtype, shape, strides, read.transpose)
+def operand(graph: Graph, node: Node) -> Operand:
+    """The Operand that reads `node`, with views in the graph followed."""
+    base, layout = stored(graph, node)
+    whole = layout == Strided(base.shape, base.strides or row_major(base.shape))
+    return Operand(base.name, base.dtype, layout, whole)
 
 
 Needed = tuple[Any, Any]
@@ -66,30 +87,34 @@ Needed = tuple[Any, Any]
 class Preparation:
     """What a kernel needs besides its launch: nothing, unless a kernel's own class says otherwise.
 
-    `operands` is for a launch, `strides` describes what it gives.
+    `operands` is for a launch, `spec` describes what it gives.
     """
 
     def operands(self, views: Sequence[Any]) -> Sequence[Any]:
         """The operands that the kernel is to read, `views` themselves or copies of them."""
         return views
 
-    def strides(self, read: Operand) -> tuple[int, ...]:
-        """The strides in which the kernel finds an operand."""
-        return read.strides
+    def spec(self, read: Operand) -> Any:
+        """An operand as the kernel finds it."""
+        import kdsl_core as kd
+
+        return kd.spec(read.dtype, read.shape, strides=read.strides, align=read.align)
 
     def needs(self, reads: Sequence[Operand]) -> list[Needed]:
-        """What `operands` launches, for operands at multiples of 16 bytes."""
+        """What `operands` launches, for values at multiples of 16 bytes."""
         return []
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class KernelCall:
     """A kernel with everything that a launch needs but the arrays.
 
-    The kernel's array arguments are `operands`, the output and `extras`; a `transposed` call
-    computes the transpose of the output from those of the extras. `statics` are its trace-time
-    arguments (`epilogue`, `config`), and `summary` tells the configuration in few words. `overlap`
-    says that the kernel itself waits for the launch before.
+    The kernel's array arguments are `operands`, `outputs` and `extras`; `seen` are the shapes in
+    which it sees outputs, where they are not their own. A `transposed` call computes transposes of
+    the outputs from those of the extras. `statics` are its trace-time arguments (`epilogue`,
+    `config`), and `summary` tells the configuration in few words. `overlap` says that the kernel
+    itself waits for the launch before. `formula` is what the epilogue is applied to, in NumPy's
+    words, with a, b, … for the operands in f32.
     """
 
     name: str
@@ -98,13 +123,20 @@ class KernelCall:
     block: tuple[int, ...]
     operands: tuple[Operand, ...]
     extras: tuple[Operand, ...]
-    output: Node
+    outputs: tuple[Node, ...]
     statics: Mapping[str, Any]
     summary: str
     cluster: tuple[int, ...] | None = None
     overlap: bool = False
     transposed: bool = False
     preparation: Preparation = field(default_factory=Preparation)
+    seen: tuple[Shape, ...] = ()
+    formula: str = ""
+
+    @property
+    def output(self) -> Node:
+        """The first value that it stores."""
+        return self.outputs[0]
 
     @property
     def epilogue(self) -> Any:
@@ -128,19 +160,42 @@ class KernelCall:
             grid=self.grid, block=self.block, cluster=self.cluster, overlap=self.overlap
         )
 
-    def arguments(self, values: Mapping[str, Any], output: Any) -> list[Any]:
+    def replace(self, kernel: Any, **changes: Any) -> KernelCall:
+        """Take another kernel here, and other fields by name (`grid`, `block`, `statics`, …).
+
+        The kernel gets the same array arguments and, unless stated, the same `statics`. The plan
+        that the call belongs to runs it from now on.
+        Raises: ArgumentError K963 for a field that there is not.
+        """
+        fields = {"grid", "block", "cluster", "statics", "summary", "name", "overlap"}
+        if unknown := sorted(set(changes) - fields):
+            raise ArgumentError(
+                f"a call has no {', '.join(unknown)} to replace",
+                code="K963",
+                fix=f"change one of {', '.join(sorted(fields))}",
+            )
+        told = str(getattr(kernel, "__name__", type(kernel).__name__))
+        for name, value in ({"kernel": kernel, "name": told} | changes).items():
+            setattr(self, name, value)
+        self.__dict__.pop("launch", None)
+        return self
+
+    def arguments(self, values: Mapping[str, Any], *outputs: Any) -> list[Any]:
         """The kernel's array arguments, in order."""
         operands = self.preparation.operands([read.view(values) for read in self.operands])
-        output, *extras = (output, *(read.view(values) for read in self.extras))
-        if self.transposed:
-            output, *extras = (arrays.transposed(x) for x in (output, *extras))
-        return [*operands, output, *extras]
+        shapes = zip(outputs, self.seen or (None,) * len(outputs), strict=True)
+        seen = [x if shape is None else arrays.view(x, Strided.dense(shape)) for x, shape in shapes]
+        others = [*seen, *(read.view(values) for read in self.extras)]
+        return [*operands, *(map(arrays.transposed, others) if self.transposed else others)]
 
-    def run(self, values: Mapping[str, Any]) -> Any:
-        """Launch on arrays by value name; returns the output, a new array of the same library."""
-        output = self._output(values)
-        self.launch(*self.arguments(values, output), **self.statics)
-        return output
+    def run(self, values: Mapping[str, Any], outputs: Sequence[Any] | None = None) -> Any:
+        """Launch on arrays by value name, into `outputs` or new arrays of the same library.
+
+        Returns the output, or a tuple of several.
+        """
+        outputs = self.empty_outputs(values) if outputs is None else outputs
+        self.launch(*self.arguments(values, *outputs), **self.statics)
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     def simulate(self, values: Mapping[str, Any], **options: Any) -> Any:
         """Run in the simulator with its checks; `options` and result as `kd.simulate`."""
@@ -151,14 +206,15 @@ class KernelCall:
             grid=self.grid,
             block=self.block,
             cluster=self.cluster,
-            args=tuple(self.arguments(values, self._output(values))),
+            args=tuple(self.arguments(values, *self.empty_outputs(values))),
             kwargs=dict(self.statics),
             **options,
         )
 
-    def _output(self, values: Mapping[str, Any]) -> Any:
+    def empty_outputs(self, values: Mapping[str, Any]) -> list[Any]:
+        """New arrays for the outputs, of the library and on the device of what is read."""
         like = values[self.reads[0]]
-        return arrays.empty(self.output.shape, self.output.dtype, like)
+        return [arrays.empty(node.shape, node.dtype, like) for node in self.outputs]
 
     def ptx(self, target: str) -> str:
         """The kernel's PTX for these shapes; no GPU and no arrays are needed."""
@@ -174,18 +230,18 @@ class KernelCall:
         """The kernel's array arguments as `kd.spec`s."""
         import kdsl_core as kd
 
-        shape = self.output.shape
-        output = Operand(self.output.name, self.output.dtype, shape, row_major(shape))
-        operands = [
-            kd.spec(read.dtype, read.shape, strides=self.preparation.strides(read))
-            for read in self.operands
+        operands = [self.preparation.spec(read) for read in self.operands]
+        shapes = self.seen or [node.shape for node in self.outputs]
+        stores = [
+            Operand(node.name, node.dtype, Strided.dense(shape))
+            for node, shape in zip(self.outputs, shapes, strict=True)
         ]
         turn = -1 if self.transposed else 1
-        output_spec, *extras = (
-            kd.spec(x.dtype, x.shape[::turn], strides=x.strides[::turn])
-            for x in (output, *self.extras)
-        )
-        return [*operands, output_spec, *extras]
+        others = [
+            kd.spec(x.dtype, x.shape[::turn], strides=x.strides[::turn], align=x.align)
+            for x in (*stores, *self.extras)
+        ]
+        return [*operands, *others]
 
     def needs(self) -> list[Needed]:
         """The kernels of all launches that `run` makes, for arrays at multiples of 16 bytes."""
@@ -202,5 +258,7 @@ class KernelCall:
 
     def __str__(self) -> str:
         reads = ", ".join(map(str, (*self.operands, *self.extras)))
-        lines = [f"{self.output} = {self.header}({reads})", f"config {self.summary}"]
-        return "\n    ".join("\n".join([*lines, str(self.epilogue)]).splitlines())
+        stores = ", ".join(map(str, self.outputs))
+        lines = [f"{stores} = {self.header}({reads})", f"config {self.summary}"]
+        tail = [] if self.epilogue is None else [str(self.epilogue)]
+        return "\n    ".join("\n".join([*lines, *tail]).splitlines())

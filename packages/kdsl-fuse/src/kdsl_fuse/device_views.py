@@ -9,6 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from kdsl_core.dtypes import DType
+from kdsl_fuse.strided import Shape, Strided, row_major
+
 if TYPE_CHECKING:
     from kdsl_runtime.arrays import ArrayInfo
 
@@ -59,6 +62,16 @@ def first_columns(array: Any, columns: int) -> DeviceView:
     return DeviceView(replace(info, shape=(info.shape[0], columns)))
 
 
-def broadcast(array: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> DeviceView:
-    """The array repeated to `shape` by the strides given."""
-    return DeviceView(replace(facts(array), shape=shape, strides=strides))
+def strided(array: Any, layout: Strided) -> DeviceView:
+    """Elements of the array's memory by shape, strides and offset."""
+    info = facts(array)
+    pointer = info.pointer + layout.offset * info.dtype.bytes
+    found = replace(info, pointer=pointer, shape=layout.shape, strides=layout.strides)
+    return DeviceView(found)
+
+
+def part(memory: Any, start_bytes: int, dtype: DType, shape: Shape) -> DeviceView:
+    """A row-major array in a part of an array of bytes."""
+    info = facts(memory)
+    pointer, strides = info.pointer + start_bytes, row_major(shape)
+    return DeviceView(replace(info, pointer=pointer, dtype=dtype, shape=shape, strides=strides))

@@ -11,12 +11,10 @@ from kdsl_core.dtypes import DType
 from kdsl_core.errors import FusionError
 from kdsl_core.loc import Loc
 from kdsl_fuse.origin import line_of
+from kdsl_fuse.strided import Shape, row_major
 
 if TYPE_CHECKING:
     import networkx as nx
-
-# A size is an int today; a symbol will be any hashable object that compares equal to itself.
-Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -73,11 +71,6 @@ class Node:
         where = line_of(self.loc)
         what = sources.get(self.op.name, f"was made by {self.op.name}")
         return f"{self} {what}" + (f" at {where}" if where else "")
-
-
-def row_major(shape: Shape) -> tuple[int, ...]:
-    """Strides, in elements, of a dense row-major array of `shape`."""
-    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 class Graph:
@@ -143,6 +136,16 @@ class Graph:
         assert not self.consumers(node), f"{node} is still read"
         self.net.remove_node(node.name)
 
+    def replace(self, old: Node, new: Node) -> None:
+        """Let everything that reads or returns `old` take `new`, of the same type, instead."""
+        if (old.shape, old.dtype) != (new.shape, new.dtype):
+            raise FusionError(f"{new} cannot stand for {old}", code="K912", loc=old.loc)
+        for _, reader, position in list(self.net.out_edges(old.name, keys=True)):
+            if reader != new.name:
+                self.net.remove_edge(old.name, reader, key=position)
+                self.net.add_edge(new.name, reader, key=position)
+        self.outputs = [new if output is old else output for output in self.outputs]
+
     def _insert(self, node: Node, operands: Sequence[Node]) -> Node:
         self.net.add_node(node.name, node=node, order=self._added)
         self._added += 1
@@ -201,6 +204,12 @@ class Graph:
             rows.append((node.name, str(node.op), reads, kind, line_of(node.loc)))
         outputs = ", ".join(output.name for output in self.outputs)
         return f"{columns(rows)}\nreturns {outputs}"
+
+    def draw(self) -> str:
+        """A picture as SVG: a box for each value, operands above their readers."""
+        from kdsl_fuse.draw import draw_graph
+
+        return draw_graph(self)
 
     # -- checking ---------------------------------------------------------------------------
 

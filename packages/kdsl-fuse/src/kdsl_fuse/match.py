@@ -12,31 +12,31 @@ from kdsl_fuse.origin import line_of
 from kdsl_fuse.reasons import Reason
 
 Guard = Callable[[Node], Reason | None]
-# Operators that compute nothing: their values are arguments, numbers or views.
-FREE = frozenset({"Input", "Constant", "Transpose"})
+
+SOURCES = frozenset({"Input", "Constant"})
+
+
+def is_free(node: Node) -> bool:
+    """Whether the node's operator computes nothing: it is an argument, a number or a view."""
+    return node.op.name in SOURCES or op_named(node.op.name).view is not None
 
 
 @dataclass
 class Growth:
-    """What grew from an anchor: `members` in order, of which the first `taken` are legal.
+    """What grew from an anchor: `members` in order, of which the first cuts[i] are legal, each i.
 
-    `reasons` says of each further node why it stayed outside.
+    `reasons` says of each node behind the last cut why it stayed outside.
     """
 
     anchor: Node
     members: list[Node]
-    taken: int = 1
+    cuts: list[int] = field(default_factory=lambda: [1])
     reasons: dict[str, Reason] = field(default_factory=dict)
 
     @property
-    def root(self) -> Node:
-        """The one value that leaves the kernel."""
-        return self.members[self.taken - 1]
-
-    @property
     def covered(self) -> list[Node]:
-        """The anchor and its tail."""
-        return self.members[: self.taken]
+        """The anchor and its longest legal tail."""
+        return self.members[: self.cuts[-1]]
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Facts:
         simple: set[str] = set()
         for index, node in enumerate(graph):
             order[node.name] = index
-            local = node.op.name in FREE or is_pointwise(node)
+            local = is_free(node) or is_pointwise(node)
             if local and all(operand.name in simple for operand in graph.operands(node)):
                 simple.add(node.name)
         return cls(graph, order, frozenset(simple))
@@ -89,7 +89,7 @@ def grow_tail(facts: Facts, anchor: Node, admit: Guard, store: Guard) -> Growth:
         if frontier.open_edges == 0:
             refusal = store(node)
             if refusal is None:
-                growth.taken = len(growth.members)
+                growth.cuts.append(len(growth.members))
             else:
                 growth.reasons[node.name] = refusal
         frontier.leave(node)
@@ -148,7 +148,7 @@ def _explain_the_rest(graph: Graph, growth: Growth, waiting: list[Node]) -> None
     inner = {node.name for node in growth.covered[:-1]}
     outer = [node for node in seen if node.name not in inner]
     escaping = [node for node in outer if _needed_outside(graph, node, names)]
-    for node in seen[growth.taken :]:
+    for node in seen[growth.cuts[-1] :]:
         other = next((other for other in escaping if other is not node), None)
         if node.name not in growth.reasons and other is not None:
             growth.reasons[node.name] = escapes(graph, other, names)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,14 +12,19 @@ import numpy as np
 from kdsl_core.errors import ArgumentError, FusionError, KdslError
 from kdsl_fuse import arrays, reference
 from kdsl_fuse.calls import KernelCall, stored
+from kdsl_fuse.calls import operand as operand_of
 from kdsl_fuse.cover import Cover, choose_cover
 from kdsl_fuse.graph import Graph, Node
+from kdsl_fuse.match import SOURCES, is_free
+from kdsl_fuse.memory import plan_memory
+from kdsl_fuse.ops import op_named
 from kdsl_fuse.origin import line_of, locate
-from kdsl_fuse.patterns import Options
+from kdsl_fuse.patterns import Match, Options
 from kdsl_fuse.reasons import Reason
-from kdsl_fuse.rewrites import ALL_REWRITES
+from kdsl_fuse.rewrites import rewrite
 
 if TYPE_CHECKING:
+    from kdsl_fuse.capture import Captured
     from kdsl_runtime import Manifest
 
 Values = dict[str, Any]
@@ -38,15 +44,24 @@ class NumpyStep:
         wide = "f64" in {x.dtype.name for x in (self.node, *operands)}
         compute = np.float64 if wide else np.float32
         reads = [self._read(operand, values, compute) for operand in operands]
-        result = reference.apply(self.node, reads, compute)
-        return reference.round_to(result, self.node.dtype)
+        result = reference.apply(self.node, operands, reads, compute)
+        return np.ascontiguousarray(reference.round_to(result, self.node.dtype))
+
+    @property
+    def outputs(self) -> tuple[Node, ...]:
+        """The one value that it computes."""
+        return (self.node,)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Names of the stored values that it needs."""
+        given = (x for x in self.graph.operands(self.node) if not x.is_number)
+        return tuple(dict.fromkeys(stored(self.graph, operand)[0].name for operand in given))
 
     def _read(self, operand: Node, values: Mapping[str, Any], compute: Any) -> Any:
         if operand.is_number:
             return reference.constant(operand, compute)
-        base, transpose = stored(self.graph, operand)
-        array = values[base.name]
-        return reference.widen(array.T if transpose else array, compute)
+        return reference.widen(operand_of(self.graph, operand).view(values), compute)
 
     def __str__(self) -> str:
         return f"{self.node} = numpy {self.node.op} ({self.reason.code})"
@@ -76,6 +91,11 @@ class Plan:
         self.cover = cover
         self.reasons = dict(reasons)
         self.options = options
+        self.memory = plan_memory(
+            [call if isinstance(call, KernelCall) else None for call in self.steps],
+            [step.reads for step in self.steps],
+            kept={stored(graph, output)[0].name for output in graph.outputs},
+        )
         self._held = [x for x in graph if x.op.name == "Constant" and not x.is_number]
         self._moved: dict[tuple[str, str], Any] = {}  # constants by name and place, moved once
         self._pack = pack or (lambda outputs: outputs[0] if len(outputs) == 1 else tuple(outputs))
@@ -90,6 +110,29 @@ class Plan:
         from kdsl_fuse.report import explain
 
         return explain(self)
+
+    def draw(self) -> str:
+        """A picture as SVG: a colour for each kernel, dashed edges where there is none."""
+        from kdsl_fuse.draw import draw_plan
+
+        return draw_plan(self)
+
+    def match_of(self, call: KernelCall) -> Match:
+        """The part of the graph that a call computes."""
+        return self.cover.matches[call.outputs[-1].name]
+
+    def capture(self, *inputs: Any) -> Captured:
+        """The launches for torch tensors like `inputs`, recorded as one CUDA graph.
+
+        Raises: FusionError K966 for other arrays; ArgumentError K910 and K927 as a run.
+        """
+        from kdsl_fuse.capture import Captured
+
+        try:
+            return Captured(self, inputs)
+        except KdslError as problem:
+            locate(problem)
+            raise
 
     def keys(self) -> list[str]:
         """The specialisations that a run builds, as text, for arrays at multiples of 16 bytes."""
@@ -122,10 +165,16 @@ class Plan:
 
     def _run(self, inputs: Sequence[Any]) -> Any:
         values = self.values(*inputs)
+        like = inputs[0]
+        arena = self.memory.arena(like)
         for step in self.steps:
-            name = step.output.name if isinstance(step, KernelCall) else step.node.name
-            values[name] = step.run(values)
-        return self._pack([self._output(node, values) for node in self.graph.outputs])
+            if isinstance(step, NumpyStep):
+                values[step.node.name] = step.run(values)
+                continue
+            outputs = [self.memory.place(node, arena, like) for node in step.outputs]
+            step.run(values, outputs)
+            values.update((x.name, out) for x, out in zip(step.outputs, outputs, strict=True))
+        return self._pack([operand_of(self.graph, x).view(values) for x in self.graph.outputs])
 
     __call__ = run
 
@@ -141,10 +190,6 @@ class Plan:
                 self._moved[node.name, place] = arrays.constant(node.constant, like)
             values[node.name] = self._moved[node.name, place]
         return values
-
-    def _output(self, node: Node, values: Values) -> Any:
-        base, transpose = stored(self.graph, node)
-        return arrays.transposed(values[base.name]) if transpose else values[base.name]
 
     def _check(self, inputs: Sequence[Any]) -> None:
         expected = self.graph.inputs
@@ -181,6 +226,13 @@ class Plan:
         return "\n".join(map(str, self.steps))
 
 
+def _counted(graph: Graph, names: Iterable[str]) -> str:
+    """ ": MatMul ×3, Softmax", the most frequent first."""
+    counts = Counter(graph[name].op.name for name in names)
+    each = (name if n == 1 else f"{name} ×{n}" for name, n in counts.most_common())
+    return ", ".join(each)
+
+
 def make_plan(
     graph: Graph,
     options: Options | None = None,
@@ -193,8 +245,7 @@ def make_plan(
     Raises: FusionError K909 when an operator has no kernel and no fallback was asked for.
     """
     options = options or Options()
-    for rewrite in ALL_REWRITES:
-        rewrite(graph)
+    rewrite(graph)
     graph.validate()
     cover = choose_cover(graph, options)
     lowered = {name: m.pattern.lower(graph, m, options) for name, m in cover.matches.items()}
@@ -202,28 +253,46 @@ def make_plan(
     uncovered = _uncovered(graph, [name for name in needed if name not in lowered], cover)
     if uncovered and fallback != "numpy":
         raise _no_kernel(graph, uncovered)
-    steps: list[Step] = []
-    for node in graph:
-        if node.name in uncovered:
-            steps.append(NumpyStep(graph, node, uncovered[node.name]))
-        elif node.name in needed:
-            steps.append(lowered[node.name])
-    return Plan(graph, steps, cover, uncovered, options, pack)
+    steps = [
+        NumpyStep(graph, graph[name], uncovered[name]) if name in uncovered else lowered[name]
+        for name in needed
+    ]
+    return Plan(graph, in_launch_order(graph, steps), cover, uncovered, options, pack)
+
+
+def in_launch_order(graph: Graph, steps: Sequence[Step]) -> list[Step]:
+    """The steps, each behind those whose values it reads, otherwise as the graph has them."""
+    import networkx as nx
+
+    maker = {node.name: index for index, step in enumerate(steps) for node in step.outputs}
+    waits: nx.DiGraph[int] = nx.DiGraph()
+    waits.add_nodes_from(range(len(steps)))
+    for index, step in enumerate(steps):
+        waits.add_edges_from((maker[name], index) for name in step.reads if name in maker)
+    order = {node.name: place for place, node in enumerate(graph)}
+    last = [max(order[node.name] for node in step.outputs) for step in steps]
+    return [steps[i] for i in nx.lexicographical_topological_sort(waits, key=last.__getitem__)]
 
 
 def _needed(graph: Graph, lowered: Mapping[str, KernelCall]) -> list[str]:
-    """Values that something must compute and store, found backwards from the outputs."""
-    wanted = {stored(graph, output)[0].name for output in graph.outputs}
+    """Steps that the outputs need, by the names of their last values, in topological order."""
+    maker = {node.name: name for name, call in lowered.items() for node in call.outputs}
     found: list[str] = []
-    for node in reversed(list(graph)):
-        if node.name not in wanted or node.op.name in ("Input", "Constant"):
+    seen: set[str] = set()
+    stack = [stored(graph, output)[0] for output in graph.outputs]
+    while stack:
+        node = stack.pop()
+        name = maker.get(node.name, node.name)
+        if name in seen or node.op.name in SOURCES:
             continue
-        found.append(node.name)
-        if node.name in lowered:
-            wanted.update(lowered[node.name].reads)
+        seen.add(name)
+        found.append(name)
+        if name in lowered:
+            stack.extend(graph[read] for read in lowered[name].reads)
         else:
-            wanted.update(stored(graph, operand)[0].name for operand in graph.operands(node))
-    return found[::-1]
+            stack.extend(stored(graph, operand)[0] for operand in graph.operands(node))
+    order = {node.name: place for place, node in enumerate(graph)}
+    return sorted(found, key=order.__getitem__)
 
 
 def _uncovered(graph: Graph, names: Sequence[str], cover: Cover) -> dict[str, Reason]:
@@ -238,18 +307,37 @@ def _uncovered(graph: Graph, names: Sequence[str], cover: Cover) -> dict[str, Re
             code = found[before].code
             found[name] = Reason(code, f"it follows {before}, which has no kernel")
         else:
-            sentence = f"no pattern contains {node.op.name} here: it is not in the tail of a GEMM"
-            found[name] = Reason("KF-PATTERN", sentence)
+            found[name] = _no_pattern(node)
     return found
 
 
+def _no_pattern(node: Node) -> Reason:
+    if op_named(node.op.name).view is not None:
+        return Reason(
+            "KF-LAYOUT",
+            f"{node} cannot be a view of what it reads, and no kernel copies",
+            fix="reshape before you transpose, or copy the array before the call",
+        )
+    return Reason(
+        "KF-PATTERN",
+        f"no pattern contains {node.op.name} here: it is not in the tail of a GEMM",
+    )
+
+
+_MOST_NOTES = 20
+
+
 def _no_kernel(graph: Graph, uncovered: Mapping[str, Reason]) -> FusionError:
-    operators = [node for node in graph if node.op.name not in ("Input", "Constant", "Transpose")]
+    operators = [node for node in graph if not is_free(node)]
     first = graph[next(iter(uncovered))]
-    notes = [f"{name} ({line_of(graph[name].loc)}) {why}" for name, why in uncovered.items()]
+    told = list(uncovered.items())[:_MOST_NOTES]
+    notes = [f"{name} ({line_of(graph[name].loc)}) {why}" for name, why in told]
+    if len(told) < len(uncovered):
+        notes.append(f"and {len(uncovered) - len(told)} more")
     fix = next((why.fix for why in uncovered.values() if why.fix), "change the function")
     return FusionError(
-        f"{len(uncovered)} of {len(operators)} operators have no kernel",
+        f"{len(uncovered)} of {len(operators)} operators have no kernel: "
+        f"{_counted(graph, uncovered)}",
         code="K909",
         loc=first.loc,
         notes=notes,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 CODES = {
+    "KF-COST": "another choice of kernels saves more time",
     "KF-DTYPE": "a dtype that the kernel does not compute with or store",
     "KF-ESCAPES": "an interior value is also needed outside the kernel",
     "KF-LAYOUT": "strides that the kernel cannot read",

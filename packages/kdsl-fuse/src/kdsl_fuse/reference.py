@@ -18,8 +18,10 @@ from kdsl_fuse.ops import op_named
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def evaluate(graph: Graph, arrays: Sequence[Any], compute: Any = np.float64) -> list[Array]:
-    """The graph's outputs for `arrays`, one per graph input, rounded to their dtypes."""
+def evaluate(
+    graph: Graph, arrays: Sequence[Any], compute: Any = np.float64, *, rounded: bool = True
+) -> list[Array]:
+    """The graph's outputs for `arrays`, one per graph input, `rounded` to their dtypes or wide."""
     values: dict[str, Array] = {}
     given = dict(zip((node.name for node in graph.inputs), arrays, strict=True))
     for node in graph:
@@ -28,16 +30,21 @@ def evaluate(graph: Graph, arrays: Sequence[Any], compute: Any = np.float64) -> 
         elif node.op.name == "Constant":
             values[node.name] = constant(node, compute)
         else:
-            reads = [values[operand.name] for operand in graph.operands(node)]
-            values[node.name] = apply(node, reads, compute)
-    return [round_to(values[node.name], node.dtype) for node in graph.outputs]
+            operands = graph.operands(node)
+            reads = [values[operand.name] for operand in operands]
+            values[node.name] = apply(node, operands, reads, compute)
+    results = [(values[node.name], node.dtype) for node in graph.outputs]
+    return [round_to(value, dtype) if rounded else value for value, dtype in results]
 
 
-def apply(node: Node, operands: Sequence[Array], compute: Any) -> Array:
-    """One operator on wide operands, with a wide result."""
+def apply(node: Node, operands: Sequence[Node], arrays: Sequence[Array], compute: Any) -> Array:
+    """One operator on wide arrays, with a wide result."""
     rule = op_named(node.op.name, node.loc)
+    attrs = dict(node.op.attrs)
+    if node.op.name == "Custom":  # its kernel reads the types of its operands, not wide ones
+        attrs["dtypes"] = tuple(operand.dtype for operand in operands)
     with np.errstate(all="ignore"):
-        return widen(rule.reference(*operands, **dict(node.op.attrs)), compute)
+        return widen(rule.reference(*arrays, **attrs), compute)
 
 
 def constant(node: Node, compute: Any) -> Array:

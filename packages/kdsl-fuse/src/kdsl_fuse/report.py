@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from kdsl_fuse.cover import Savings, savings
+from kdsl_fuse.cost import Savings, savings
 from kdsl_fuse.graph import Graph, Node
 from kdsl_fuse.origin import line_of
 
@@ -32,19 +32,17 @@ def columns(rows: Sequence[Row]) -> str:
 
 def explain(plan: Plan) -> str:
     """One row per operator, then the configuration of each call and the totals."""
-    told = _told_by_matches(plan)
     rows = [HEADER]
-    for node in plan.graph:
-        if node.op.name == "Input" or node.is_number:
-            continue
-        runs_in, saved, why = told.get(node.name) or _alone(plan, node)
-        rows.append((node.name, str(node.op), line_of(node.loc), runs_in, *saved, why))
+    for name, (runs_in, saved, why) in told_of(plan).items():
+        node = plan.graph[name]
+        rows.append((name, str(node.op), line_of(node.loc), runs_in, *saved, why))
     total = _total(plan)
     numpy_steps = len(plan.steps) - len(plan.calls)
     counted = f"kernels: {len(plan.calls)}, NumPy steps: {numpy_steps}"
     lines = [
         columns(rows),
         *(f"call {i}: {call.header}, config {call.summary}" for i, call in enumerate(plan.calls)),
+        *([str(plan.memory)] if plan.memory.values else []),
         f"planned for {plan.options}",
         f"{counted}; saved: {total.bytes} bytes of memory traffic, {total.launches} launches",
     ]
@@ -55,9 +53,16 @@ Told = tuple[str, tuple[str, str], str]
 NOTHING = ("", "")
 
 
+def told_of(plan: Plan) -> dict[str, Told]:
+    """Of each operator: where it runs, the bytes and launches saved, and why."""
+    told = _told_by_matches(plan)
+    shown = (x for x in plan.graph if x.op.name != "Input" and not x.is_number)
+    return {node.name: told.get(node.name) or _alone(plan, node) for node in shown}
+
+
 def _told_by_matches(plan: Plan) -> dict[str, Told]:
     told: dict[str, Told] = {}
-    number = {call.output.name: index for index, call in enumerate(plan.calls)}
+    number = {node.name: i for i, call in enumerate(plan.calls) for node in call.outputs}
     for name, match in plan.cover.matches.items():
         if name not in number:
             continue
@@ -71,14 +76,19 @@ def _told_by_matches(plan: Plan) -> dict[str, Told]:
 
 
 def _member(graph: Graph, match: Match, node: Node) -> tuple[tuple[str, str], str]:
-    stays = node is match.root
+    stays = node in match.stores
     traffic = 0 if stays else node.bytes * (1 + len(graph.consumers(node)))
     saved = NOTHING if stays else _saved(traffic, 1)
     if node is match.anchor:
-        a, b = graph.operands(node)
-        return saved, f"{match.pattern.name}: {a.dtype} {list(a.shape)} @ {list(b.shape)}"
+        return saved, f"{match.pattern.name}: {_operands(graph, node)}"
     stored = f", stored as {node.dtype}" if stays else ""
-    return saved, f"in the epilogue of {match.anchor.name}{stored}"
+    return saved, f"{match.role} {match.anchor.name}{stored}"
+
+
+def _operands(graph: Graph, node: Node) -> str:
+    reads = graph.operands(node)
+    between = " @ " if node.op.name == "MatMul" else ", "
+    return f"{reads[0].dtype} {between.join(str(list(read.shape)) for read in reads)}"
 
 
 def _saved(traffic: int, launches: int) -> tuple[str, str]:
@@ -86,15 +96,15 @@ def _saved(traffic: int, launches: int) -> tuple[str, str]:
 
 
 def _alone(plan: Plan, node: Node) -> Told:
-    if node.op.name == "Transpose":
-        return "layout", NOTHING, "read through its strides"
     if node.op.name == "Constant":
         return "memory", NOTHING, "an array that the function holds"
-    reason = plan.reasons[node.name]
-    return f"NumPy: {reason.code}", NOTHING, reason.sentence
+    if node.name in plan.reasons:
+        reason = plan.reasons[node.name]
+        return f"NumPy: {reason.code}", NOTHING, reason.sentence
+    return "layout", NOTHING, "read through its strides"
 
 
 def _total(plan: Plan) -> Savings:
-    used = {call.output.name for call in plan.calls}
+    used = {call.outputs[-1].name for call in plan.calls}
     each = [savings(plan.graph, m) for name, m in plan.cover.matches.items() if name in used]
     return Savings(sum(s.bytes for s in each), sum(s.launches for s in each))

@@ -49,10 +49,10 @@ class Tail:
         """The same with the words of the language taken from `kd`."""
         values = [
             acc,
-            *(_widen(BY_NAME[name], x) for name, x in zip(self.extras, extras, strict=True)),
+            *(widen(BY_NAME[name], x) for name, x in zip(self.extras, extras, strict=True)),
         ]
         for step in self.steps:
-            values.append(_run(kd, step, [values[arg] for arg in step.args]))
+            values.append(run_step(kd, step, [values[arg] for arg in step.args]))
         return values[self.result]
 
     def __str__(self) -> str:
@@ -86,14 +86,15 @@ def _number(text: str) -> bool | int | float:
         return float(text)
 
 
-def _widen(dtype: DType, x: Any) -> Any:
+def widen(dtype: DType, x: Any) -> Any:
     """`x` in the 32 bits in which a tail computes and compares; a truth value stays one."""
     if dtype is boolean or dtype.bits >= 32:
         return x
     return x.to(f32 if dtype.is_float else u32 if dtype in (u8, u16) else i32)
 
 
-def _run(kd: Any, step: Step, args: list[Any]) -> Any:
+def run_step(kd: Any, step: Step, args: list[Any]) -> Any:
+    """One operator on values, with the words of the language taken from `kd`."""
     if step.op == "Constant":
         return _number(dict(step.attrs)["value"])
     rule = op_named(step.op)
@@ -101,7 +102,7 @@ def _run(kd: Any, step: Step, args: list[Any]) -> Any:
     try:
         with stated(step.loc):
             result = rule.kernel(kd, *args, **dict(step.attrs))
-            return _widen(BY_NAME[dict(step.attrs)["to"]], result) if step.op == "Cast" else result
+            return widen(BY_NAME[dict(step.attrs)["to"]], result) if step.op == "Cast" else result
     except KdslError as problem:
         problem.loc = problem.loc or step.loc
         raise

@@ -11,8 +11,9 @@ from kdsl_core.dtypes import DType, boolean, dtype_of
 from kdsl_core.errors import FusionError
 from kdsl_core.loc import Loc
 from kdsl_fuse import arrays
-from kdsl_fuse.graph import Graph, Node, Shape
+from kdsl_fuse.graph import Graph, Node
 from kdsl_fuse.origin import author_loc
+from kdsl_fuse.strided import Shape, row_major
 
 
 class Trace:
@@ -21,6 +22,7 @@ class Trace:
     def __init__(self, name: str) -> None:
         self.graph = Graph(name)
         self._constants: dict[int, Node] = {}
+        self._kept: list[Any] = []  # arrays that were met, so that their ids stay theirs
 
     def lift(self, value: Any, partner: DType | None, loc: Loc | None) -> Node:
         """The node that stands for an operand: a traced array, an array held, or a number.
@@ -41,10 +43,14 @@ class Trace:
                 loc=loc,
                 fix="pass arrays; compute other values before the call",
             )
-        held = value.item() if spec.shape == () else value
-        node = self.graph.constant(held, spec.shape, spec.dtype, strides=spec.strides, loc=loc)
-        if spec.shape != ():  # the node keeps the array alive, and with it its id
-            self._constants[id(value)] = node
+        if spec.shape == ():
+            return self.graph.constant(value.item(), (), spec.dtype, loc=loc)
+        held, strides = value, spec.strides
+        if arrays.library(value) == "numpy":  # what other libraries make of it is row-major too
+            held, strides = np.ascontiguousarray(value), row_major(spec.shape)
+        node = self.graph.constant(held, spec.shape, spec.dtype, strides=strides, loc=loc)
+        self._constants[id(value)] = node
+        self._kept.append(value)
         return node
 
     def _number(self, value: Any, partner: DType | None, loc: Loc | None) -> Node:
@@ -87,13 +93,16 @@ def apply(name: str, *operands: Any, **attrs: Any) -> TracedArray:
             loc=loc,
             fix="call it inside a function decorated with @kf.fuse",
         )
-    values = operands[1:] if name == "Where" else operands
+    values = operands[_CONDITIONS.get(name, 0) :]
     partner = next((dtype for x in values if (dtype := _dtype(x)) is not None), None)
     nodes = [
-        trace.lift(x, boolean if x is operands[0] and name == "Where" else partner, loc)
+        trace.lift(x, boolean if x is operands[0] and name in _CONDITIONS else partner, loc)
         for x in operands
     ]
     return TracedArray(trace, trace.graph.add(name, *nodes, loc=loc, **attrs))
+
+
+_CONDITIONS = {"Where": 1}  # operators whose first operand is a condition, no number
 
 
 def _dtype(value: Any) -> DType | None:
@@ -117,6 +126,7 @@ _OPERATORS = {
     "greater_equal": "GreaterOrEqual",
     "bitwise_and": "And",
     "bitwise_or": "Or",
+    "bitwise_xor": "Xor",
 }
 
 
@@ -147,8 +157,8 @@ class TracedArray:
 
     @property
     def T(self) -> TracedArray:
-        """The matrix with its axes swapped: a view, never a copy."""
-        return apply("Transpose", self)
+        """The axes in reverse order: a view, never a copy."""
+        return apply("Transpose", self, perm=tuple(range(self.ndim))[::-1])
 
     def __repr__(self) -> str:
         return f"<traced {self.node}>"
@@ -229,6 +239,12 @@ class TracedArray:
     def __ror__(self, other: Any) -> TracedArray:
         return apply("Or", other, self)
 
+    def __xor__(self, other: Any) -> TracedArray:
+        return apply("Xor", self, other)
+
+    def __rxor__(self, other: Any) -> TracedArray:
+        return apply("Xor", other, self)
+
     def __invert__(self) -> TracedArray:
         return apply("Not", self)
 
@@ -260,8 +276,23 @@ class TracedArray:
     def __len__(self) -> int:
         return self.shape[0] if self.shape else self._refuse("len of a 0-d array", "use x.shape")
 
-    def __getitem__(self, _: Any) -> NoReturn:
-        self._refuse("indexing it", "slice the array before the call and pass the part")
+    def __getitem__(self, key: Any) -> TracedArray:
+        from kdsl_fuse.frontends.functions_of_shapes import index
+
+        return index(self, key)
+
+    def reshape(self, *shape: Any) -> TracedArray:
+        """The same elements in row-major order with other sizes."""
+        from kdsl_fuse.frontends.functions_of_shapes import reshape
+
+        return reshape(self, shape[0] if len(shape) == 1 else shape)
+
+    def transpose(self, *axes: Any) -> TracedArray:
+        """The axes in another order, reversed when none is given."""
+        from kdsl_fuse.frontends.functions_of_shapes import transpose
+
+        given = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes
+        return transpose(self, given or None)
 
     def __setitem__(self, *_: Any) -> NoReturn:
         self._refuse("assigning to its items", "build a new array: kf.where(mask, new, x)")

@@ -13,6 +13,7 @@ from kdsl_fuse import arrays
 from kdsl_fuse.kernels.attention_sm90 import attention_sm90
 from kdsl_fuse.kernels.attention_sm90_config import LAYOUTS, MOST_DIM, ROWS, AttentionConfig
 from kdsl_fuse.kernels.gemm_sm90_plan import MULTIPROCESSORS
+from kdsl_fuse.strided import Strided
 
 L2_BYTES = 32 << 20  # of an H200's 50 MiB, for keys and values of heads that run together
 ADDRESSABLE = 16  # bytes that TMA wants starts and strides to be multiples of
@@ -217,4 +218,4 @@ def _broadcast_bias(bias: Any, problem: AttentionProblem) -> Any:
             code="K957",
             fix="of a mask of truth values make 0 and -infinity: where(mask, 0.0, -inf)",
         )
-    return arrays.broadcast(bias, scores)
+    return arrays.view(bias, Strided(tuple(facts.shape), tuple(facts.strides)).broadcast(scores))

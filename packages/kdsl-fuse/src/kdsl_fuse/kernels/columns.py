@@ -13,6 +13,7 @@ from kdsl_fuse import arrays
 from kdsl_fuse.kernels.row_programs import REDUCTIONS, tree
 from kdsl_fuse.kernels.vectors import common_width, computed, neighbours, put, widened
 from kdsl_fuse.kernels.views import Modes, require_distinct
+from kdsl_fuse.strided import Strided
 
 MULTIPROCESSORS = 132
 _LANES, _DEPTH = 32, 8  # threads of a block along columns and rows
@@ -146,15 +147,15 @@ def _launch(reduction: Any, x: Any, y: Any, spec: arrays.Spec, modes: Modes) -> 
     height, wide = spec.shape[0], math.prod(modes.shape)
     shape = (height, *modes.shape)
     source = Modes(shape, ((spec.strides[0], *modes.strides[0]),))
-    target = arrays.strided(y, (1, *modes.shape), (0, *modes.strides[1]))
+    target = arrays.view(y, Strided((1, *modes.shape), (0, *modes.strides[1])))
     width = common_width(source.described([x]), 1) if len(modes.shape) == 1 else 1
     config = shared_out(height, wide, width, spec.dtype.bytes)
     views = source.views([x])
     if config.parts > 1:
         parts = arrays.empty((config.parts, wide), computed(spec.dtype), x)
-        _run(reduction, views[0], arrays.strided(parts, *_like(config.parts, modes)), height,
+        _run(reduction, views[0], arrays.view(parts, Strided(*_like(config.parts, modes))), height,
              replace(config, finished=False))  # fmt: skip
-        views = [arrays.strided(parts, *_like(config.parts, modes))]
+        views = [arrays.view(parts, Strided(*_like(config.parts, modes)))]
         config = shared_out(config.parts, wide, math.gcd(width, 4), 4, most=1)
         config = replace(config, first=False)
     _run(reduction, views[0], target, height, config)

@@ -55,28 +55,31 @@ def repitch_grid(shapes: Sequence[tuple[int, ...]], element_bytes: int) -> tuple
 
 @lru_cache(maxsize=4096)
 def addressable_strides(
-    shape: tuple[int, ...], strides: tuple[int, ...], element_bytes: int
+    shape: tuple[int, ...], strides: tuple[int, ...], element_bytes: int, align: int = VECTOR_BYTES
 ) -> tuple[int, ...]:
-    """The strides of a matrix if TMA can take them, else those of the copy that it needs."""
+    """The strides of a matrix at `align` bytes if TMA can take it, else those of its copy."""
     along = strides.index(1)
     pitches = [step for mode, step in enumerate(strides) if mode != along]
-    if all(step and step * element_bytes % VECTOR_BYTES == 0 for step in pitches):
+    if align % VECTOR_BYTES == 0 and all(
+        step and step * element_bytes % VECTOR_BYTES == 0 for step in pitches
+    ):
         return strides
     pitch = padded_pitch(shape[along], element_bytes)
     return (pitch, 1) if along == 1 else (1, pitch)
 
 
 def copied_specs(operands: Sequence[Any]) -> list[Any]:
-    """The arguments of `repitch` for operands (dtype, shape, strides) at multiples of 16 bytes."""
+    """The arguments of `repitch` for operands (dtype, shape, strides, align)."""
     specs = []
     for read in operands:
-        strides = addressable_strides(read.shape, read.strides, read.dtype.bytes)
-        if strides == read.strides:
+        strides = addressable_strides(read.shape, read.strides, read.dtype.bytes, read.align)
+        if strides == read.strides and read.align % VECTOR_BYTES == 0:
             continue
         along = read.strides.index(1)
         shape, pitches = (x if along == 1 else x[::-1] for x in (read.shape, read.strides))
         target = (shape[0], max(strides))
-        specs += [kd.spec(read.dtype, shape, strides=pitches), kd.spec(read.dtype, target)]
+        source = kd.spec(read.dtype, shape, strides=pitches, align=read.align)
+        specs += [source, kd.spec(read.dtype, target)]
     return specs
 
 

@@ -15,6 +15,7 @@ from kdsl_fuse.kernels.row_programs import RowProgram
 from kdsl_fuse.kernels.rows import RowConfig, rows
 from kdsl_fuse.kernels.vectors import ACCESS_BYTES, common_width
 from kdsl_fuse.kernels.views import Modes, broadcast_strides, require_distinct
+from kdsl_fuse.strided import Strided
 
 MULTIPROCESSORS = 132
 WARP = 32
@@ -77,7 +78,7 @@ class RowsPlan:
     def views(self, operands: Sequence[Any]) -> list[Any]:
         """The operands, in the kernel's order, as the kernel takes them."""
         pairs = zip(operands, self._layouts(), strict=True)
-        return [arrays.strided(x, *layout) for x, layout in pairs]
+        return [arrays.view(x, Strided(*layout)) for x, layout in pairs]
 
     def described(self, operands: Sequence[Any]) -> list[ArraySpec]:
         """What the views would be, also of operands without data."""

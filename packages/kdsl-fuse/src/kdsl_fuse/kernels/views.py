@@ -9,6 +9,7 @@ from kdsl_core.errors import ArgumentError
 from kdsl_core.lang.arguments import facts_of
 from kdsl_core.lang.spec import ArraySpec
 from kdsl_fuse import arrays
+from kdsl_fuse.strided import Strided
 
 
 class Modes(NamedTuple):
@@ -58,7 +59,7 @@ class Modes(NamedTuple):
     def views(self, operands: Sequence[Any]) -> list[Any]:
         """The operands as views with these modes."""
         pairs = zip(operands, self.strides, strict=True)
-        return [arrays.strided(x, self.shape, strides) for x, strides in pairs]
+        return [arrays.view(x, Strided(self.shape, strides)) for x, strides in pairs]
 
 
 def broadcast_strides(x: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -76,7 +77,7 @@ def broadcast_strides(x: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
             code="K944",
             fix="sizes must be equal or 1, counted from the last one",
         )
-    return arrays.broadcast_strides(spec.shape, spec.strides, shape)
+    return Strided(spec.shape, spec.strides).broadcast(shape).strides
 
 
 def require_distinct(x: Any, name: str) -> None:

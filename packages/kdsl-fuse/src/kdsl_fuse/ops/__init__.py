@@ -5,11 +5,25 @@ from __future__ import annotations
 from kdsl_core.errors import FusionError
 from kdsl_core.loc import Loc
 from kdsl_fuse.ops.activations import ACTIVATIONS
+from kdsl_fuse.ops.attention import ATTENTION
+from kdsl_fuse.ops.custom import CUSTOM
 from kdsl_fuse.ops.declare import OpDef
+from kdsl_fuse.ops.normalization import NORMALIZATION
 from kdsl_fuse.ops.pointwise import POINTWISE
+from kdsl_fuse.ops.reductions import REDUCTIONS
+from kdsl_fuse.ops.shapes import SHAPES
 from kdsl_fuse.ops.structural import STRUCTURAL
 
-ALL_OPS: tuple[OpDef, ...] = (*STRUCTURAL, *POINTWISE, *ACTIVATIONS)
+ALL_OPS: tuple[OpDef, ...] = (
+    *STRUCTURAL,
+    *SHAPES,
+    *POINTWISE,
+    *ACTIVATIONS,
+    *REDUCTIONS,
+    *NORMALIZATION,
+    *ATTENTION,
+    *CUSTOM,
+)
 _BY_NAME = {op.name: op for op in ALL_OPS}
 
 

@@ -30,6 +30,15 @@ def sigmoid(x: Any) -> Any:
         return 1 / (1 + np.exp(-x))
 
 
+def softplus(x: Any) -> Any:
+    """ln(1 + eˣ), as max(x, 0) + ln(1 + e^−|x|), which does not overflow."""
+    return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
+
+
+def _softplus_kernel(kd: Any, x: Any) -> Any:
+    return kd.where(x > 0.0, x, 0.0) + kd.log(1.0 + kd.exp(-kd.abs(x)))
+
+
 def gelu(x: Any, approximate: str) -> Any:
     """x·Φ(x), with Φ from erf ("none") or from the tanh formula ("tanh").
 
@@ -44,6 +53,15 @@ def _gelu_kernel(kd: Any, x: Any, approximate: str) -> Any:
     if approximate == "tanh":
         return 0.5 * x * (1.0 + kd.tanh(_SQRT_2_OVER_PI * (x + 0.044715 * x * x * x)))
     return 0.5 * x * (1.0 + kd.erf(x * _SQRT_HALF))
+
+
+def _mish_kernel(kd: Any, x: Any) -> Any:
+    return x * kd.tanh(_softplus_kernel(kd, x))
+
+
+def _limited(kd: Any, x: Any) -> Any:
+    """x limited to 0 … 1; NaN goes through."""
+    return kd.where(x < 0.0, 0.0, kd.where(x > 1.0, 1.0, x))
 
 
 def _infer_gelu(op: Op, operands: Sequence[Node], loc: Loc | None) -> ValueType:
@@ -62,6 +80,32 @@ ACTIVATIONS = (
     OpDef("Gelu", _infer_gelu, gelu, _gelu_kernel),
     OpDef("Sigmoid", FLOAT, sigmoid, lambda kd, x: kd.sigmoid(x)),
     OpDef("Silu", FLOAT, lambda x: x * sigmoid(x), lambda kd, x: x * kd.sigmoid(x)),
+    OpDef(
+        "LeakyRelu",
+        FLOAT,
+        lambda x, alpha: np.where(x < 0, alpha * x, x),
+        lambda kd, x, alpha: kd.where(x < 0.0, alpha * x, x),
+    ),
+    OpDef(
+        "Elu",
+        FLOAT,
+        lambda x, alpha: np.where(x < 0, alpha * np.expm1(np.minimum(x, 0)), x),
+        lambda kd, x, alpha: kd.where(x < 0.0, alpha * (kd.exp(x) - 1.0), x),
+    ),
+    OpDef("Softplus", FLOAT, softplus, _softplus_kernel),
+    OpDef(
+        "HardSigmoid",
+        FLOAT,
+        lambda x, alpha, beta: np.clip(alpha * x + beta, 0, 1),
+        lambda kd, x, alpha, beta: _limited(kd, alpha * x + beta),
+    ),
+    OpDef(
+        "HardSwish",
+        FLOAT,
+        lambda x: x * np.clip(x / 6 + 0.5, 0, 1),
+        lambda kd, x: x * _limited(kd, x * (1 / 6) + 0.5),
+    ),
+    OpDef("Mish", FLOAT, lambda x: x * np.tanh(softplus(x)), _mish_kernel),
     OpDef("Tanh", FLOAT, np.tanh, lambda kd, x: kd.tanh(x)),
     OpDef("Erf", FLOAT, erf, lambda kd, x: kd.erf(x)),
 )

@@ -9,7 +9,8 @@ from typing import Any
 from kdsl_core.dtypes import DType, bf16, boolean, f16, f32
 from kdsl_core.errors import FusionError
 from kdsl_core.loc import Loc
-from kdsl_fuse.graph import Node, Op, Shape
+from kdsl_fuse.graph import Node, Op
+from kdsl_fuse.strided import Shape, Strided
 
 ValueType = tuple[Shape, DType]
 Infer = Callable[[Op, Sequence[Node], Loc | None], ValueType]
@@ -21,13 +22,16 @@ class OpDef:
 
     `reference(*arrays, **attrs)` computes in the precision of its arrays. `kernel(kd, *values,
     **attrs)` is written with kdsl_core's words on one element; an operator that has it is
-    *pointwise* and may join a kernel's tail.
+    *pointwise* and may join a kernel's tail. `view(source, op, shape)` gives the elements of its
+    first operand in another order; an operator that has it moves no data, unless the view needs
+    strides that there are not (None).
     """
 
     name: str
     infer: Infer
     reference: Callable[..., Any]
     kernel: Callable[..., Any] | None = None
+    view: Callable[[Strided, Op, Shape], Strided | None] | None = None
 
     @property
     def is_pointwise(self) -> bool:
@@ -116,3 +120,16 @@ def compare(op: Op, operands: Sequence[Node], loc: Loc | None) -> ValueType:
     """The rule of a comparison: operands as for arithmetic, truth values out."""
     shape, _ = pointwise("number")(op, operands, loc)
     return shape, boolean
+
+
+def axes_of(op: Op, axes: Sequence[int], rank: int, loc: Loc | None) -> tuple[int, ...]:
+    """`axes` counted from 0; K950 for one that a value of `rank` lacks, or one named twice."""
+    found = tuple(axis + rank if axis < 0 else axis for axis in axes)
+    if len(set(found)) < len(found) or any(not 0 <= axis < rank for axis in found):
+        raise FusionError(
+            f"{op.name} on a value of rank {rank} has no axes {list(axes)}",
+            code="K950",
+            loc=loc,
+            fix=f"name different axes from {-rank} to {rank - 1}" if rank else "give it an axis",
+        )
+    return found

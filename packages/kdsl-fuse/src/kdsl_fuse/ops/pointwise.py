@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from kdsl_core.dtypes import dtype_of
+from kdsl_core.dtypes import boolean, dtype_of
 from kdsl_core.errors import FusionError
 from kdsl_core.loc import Loc
 from kdsl_fuse.graph import Node, Op
@@ -37,6 +37,14 @@ def _minimum(kd: Any, a: Any, b: Any) -> Any:
 
 def _clip(kd: Any, x: Any, low: Any, high: Any) -> Any:
     return _minimum(kd, _maximum(kd, x, low), high)
+
+
+def _sign(kd: Any, x: Any) -> Any:
+    return kd.where(x > 0.0, 1.0, kd.where(x < 0.0, -1.0, x))  # ±0 and NaN are their own sign
+
+
+def _infer_is_nan(op: Op, operands: Sequence[Node], loc: Loc | None) -> ValueType:
+    return FLOAT(op, operands, loc)[0], boolean
 
 
 def _power(kd: Any, x: Any, exponent: int) -> Any:
@@ -90,6 +98,10 @@ POINTWISE = (
     OpDef("Div", FLOAT, np.divide, lambda kd, a, b: a / b),
     OpDef("Neg", NUMBER, np.negative, lambda kd, x: -x),
     OpDef("Abs", NUMBER, np.abs, lambda kd, x: kd.abs(x)),
+    OpDef("Reciprocal", FLOAT, lambda x: 1 / x, lambda kd, x: 1.0 / x),
+    OpDef("Sign", FLOAT, np.sign, _sign),
+    OpDef("Floor", FLOAT, np.floor, lambda kd, x: kd.floor(x)),
+    OpDef("Ceil", FLOAT, np.ceil, lambda kd, x: kd.ceil(x)),
     OpDef("Max", NUMBER, np.maximum, _maximum),
     OpDef("Min", NUMBER, np.minimum, _minimum),
     OpDef("Clip", NUMBER, lambda x, low, high: np.minimum(np.maximum(x, low), high), _clip),
@@ -98,6 +110,9 @@ POINTWISE = (
     OpDef("Rsqrt", FLOAT, lambda x: 1 / np.sqrt(x), lambda kd, x: kd.rsqrt(x)),
     OpDef("Exp", FLOAT, np.exp, lambda kd, x: kd.exp(x)),
     OpDef("Log", FLOAT, np.log, lambda kd, x: kd.log(x)),
+    OpDef("Sin", FLOAT, np.sin, lambda kd, x: kd.sin(x)),
+    OpDef("Cos", FLOAT, np.cos, lambda kd, x: kd.cos(x)),
+    OpDef("IsNaN", _infer_is_nan, np.isnan, lambda kd, x: x != x),
     OpDef("Equal", compare, np.equal, lambda kd, a, b: a == b),
     OpDef("Less", compare, np.less, lambda kd, a, b: a < b),
     OpDef("LessOrEqual", compare, np.less_equal, lambda kd, a, b: a <= b),
@@ -105,6 +120,7 @@ POINTWISE = (
     OpDef("GreaterOrEqual", compare, np.greater_equal, lambda kd, a, b: a >= b),
     OpDef("And", BOOLEAN, np.logical_and, lambda kd, a, b: a & b),
     OpDef("Or", BOOLEAN, np.logical_or, lambda kd, a, b: a | b),
+    OpDef("Xor", BOOLEAN, np.logical_xor, lambda kd, a, b: a ^ b),
     OpDef("Not", BOOLEAN, np.logical_not, lambda kd, x: ~x),
     OpDef("Where", _infer_where, np.where, lambda kd, c, a, b: kd.where(c, a, b)),
     OpDef("Cast", _infer_cast, _cast_reference, _cast_kernel),

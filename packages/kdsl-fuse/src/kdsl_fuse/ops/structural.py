@@ -1,4 +1,4 @@
-"""Operators that are not pointwise: sources, matrix product, transpose."""
+"""Sources, and the matrix products."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from kdsl_core.errors import FusionError
 from kdsl_core.loc import Loc
 from kdsl_fuse.graph import Node, Op
 from kdsl_fuse.ops.declare import OpDef, ValueType, promote, require
+from kdsl_fuse.strided import broadcasts
 
 
 def _infer_source(op: Op, operands: Sequence[Node], loc: Loc | None) -> ValueType:
@@ -45,21 +46,34 @@ def _infer_matmul(op: Op, operands: Sequence[Node], loc: Loc | None) -> ValueTyp
     return (*batch, a.shape[-2], b.shape[-1]), dtype
 
 
-def _infer_transpose(op: Op, operands: Sequence[Node], loc: Loc | None) -> ValueType:
-    (x,) = operands
-    if x.rank != 2:
+def _infer_gemm(op: Op, operands: Sequence[Node], loc: Loc | None) -> ValueType:
+    a, b, *c = operands
+    require("number", op, operands, loc)
+    left = a.shape[::-1] if op["transA"] else a.shape
+    right = b.shape[::-1] if op["transB"] else b.shape
+    result = (*left[:1], *right[1:])
+    added = c[0].shape if c else ()
+    if not (a.rank == b.rank == 2 and left[1] == right[0] and broadcasts(added, result)):
         raise FusionError(
-            f".T swaps the axes of a matrix, got {x} of rank {x.rank}",
-            code="K915",
+            "gemm needs alpha·a·b + beta·c with a: [m, k], b: [k, n] and c that broadcasts to "
+            f"[m, n], got {', '.join(map(str, operands))}",
+            code="K960",
             loc=loc,
-            notes=[x.note()],
+            notes=[node.note() for node in operands],
+            fix="transA and transB turn a and b; a @ b takes more than two axes",
         )
-    return x.shape[::-1], x.dtype
+    return result, promote(op, operands, loc)
+
+
+def _gemm_reference(
+    a: Any, b: Any, c: Any = 0, *, alpha: float, beta: float, transA: bool, transB: bool
+) -> Any:
+    return alpha * ((a.T if transA else a) @ (b.T if transB else b)) + beta * c
 
 
 STRUCTURAL = (
     OpDef("Input", _infer_source, _no_reference),
     OpDef("Constant", _infer_source, _no_reference),
     OpDef("MatMul", _infer_matmul, np.matmul),
-    OpDef("Transpose", _infer_transpose, np.transpose),
+    OpDef("Gemm", _infer_gemm, _gemm_reference),
 )

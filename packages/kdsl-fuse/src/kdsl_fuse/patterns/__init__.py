@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from kdsl_fuse.patterns.base import Match, Options, Pattern
+from kdsl_fuse.patterns.base import Example, Match, Options, Pattern
+from kdsl_fuse.patterns.custom import CustomKernel
 from kdsl_fuse.patterns.gemm_epilogue import GemmEpilogue
+from kdsl_fuse.patterns.registered import REGISTERED
 
-ALL_PATTERNS: tuple[Pattern, ...] = (GemmEpilogue(),)
+ALL_PATTERNS: tuple[Pattern, ...] = (CustomKernel(), GemmEpilogue())
 
-__all__ = ["ALL_PATTERNS", "Match", "Options", "Pattern"]
+
+def patterns_in_order() -> tuple[Pattern, ...]:
+    """Those that the caller registered, the last one first, then all of kdsl's."""
+    return (*reversed(REGISTERED), *ALL_PATTERNS)
+
+
+__all__ = ["ALL_PATTERNS", "Example", "Match", "Options", "Pattern", "patterns_in_order"]

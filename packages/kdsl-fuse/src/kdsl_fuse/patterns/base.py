@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -59,15 +59,24 @@ class Options:
 class Match:
     """A part of the graph that one kernel computes.
 
-    `covered` is the anchor and its tail in topological order, its last node the value that is
-    stored; `recomputed` are nodes evaluated inside for each element; `refused` holds, by node
-    name, why further nodes stayed outside.
+    `covered` are its nodes, the anchor first, operands before consumers; `stores` those of them
+    that the kernel writes, the last one unless stated. `recomputed` are nodes outside that it
+    evaluates for each element; `refused` holds, by node name, why further nodes stayed outside.
+    `role` says in words what the nodes behind the anchor are to it. `preference_us` is added to
+    what the match saves, where a kernel is known to be faster or slower than its memory traffic.
     """
 
     pattern: Pattern
     covered: tuple[Node, ...]
+    stores: tuple[Node, ...] = ()
     recomputed: tuple[Node, ...] = ()
     refused: dict[str, Reason] = field(default_factory=dict)
+    role: str = "in one kernel with"
+    preference_us: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.stores:
+            object.__setattr__(self, "stores", (self.covered[-1],))
 
     @property
     def anchor(self) -> Node:
@@ -76,20 +85,39 @@ class Match:
 
     @property
     def root(self) -> Node:
-        """The value that the kernel stores."""
-        return self.covered[-1]
+        """The last value that the kernel stores."""
+        return self.stores[-1]
+
+
+@dataclass(frozen=True)
+class Example:
+    """A function that a pattern covers with one kernel: `function(kf, *arrays)`.
+
+    The tests of every pattern run on its examples: they fuse them, leak each interior value,
+    compare the kernel with NumPy, and show them to all other patterns.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    arrays: tuple[tuple[str, tuple[int, ...]], ...]
 
 
 class Pattern(Protocol):
     """A family of sub-graphs that one kernel family computes."""
 
     name: str
-    anchor: str
+    anchors: tuple[str, ...]
+    examples: tuple[Example, ...]
 
-    def match(
-        self, facts: Facts, anchor: Node, claimed: Set[str], options: Options
-    ) -> Match | Reason:
-        """The largest legal match at `anchor` that leaves `claimed` nodes alone, or the refusal."""
+    def match(self, facts: Facts, anchor: Node, options: Options) -> list[Match] | Reason:
+        """Every match at `anchor`, a node whose operator is one of `anchors`, or why there is none.
+
+        An empty list says that the node is none of this pattern's business.
+
+        Each match must be computable by itself; the cover takes at most one of them, those with
+        the most nodes if nothing else wants these. That no interior value escapes is checked for
+        all patterns at once.
+        """
 
     def lower(self, graph: Graph, match: Match, options: Options) -> KernelCall:
-        """The kernel call that computes the match."""
+        """The kernel call that computes the match; its outputs are what the match stores."""

@@ -13,12 +13,14 @@ from kdsl_fuse.calls import KernelCall, Needed, Operand, Preparation
 from kdsl_fuse.graph import Node
 from kdsl_fuse.patterns.base import Chip, Options
 from kdsl_fuse.patterns.split_call import SplitCall
+from kdsl_fuse.strided import Shape
 from kdsl_fuse.tail import Tail
 
 if TYPE_CHECKING:
     from kdsl_fuse.kernels.gemm_sm90_config import Sm90Config
     from kdsl_fuse.kernels.gemm_sm90_plan import Sm90Plan
 
+FORMULA = "a @ b.T"
 MOST_ACCUMULATORS = 96  # of a thread, beside which a tail has registers enough
 
 
@@ -36,6 +38,11 @@ class Gemm:
     def sizes(self) -> tuple[int, int, int]:
         """m, n and k."""
         return self.a.shape[0], self.b.shape[0], self.a.shape[1]
+
+    @property
+    def seen(self) -> tuple[Shape, ...]:
+        """The shape in which a kernel sees the output, where it is no matrix of itself."""
+        return () if self.output.rank == 2 else (self.sizes[:2],)
 
     @property
     def dtype(self) -> DType:
@@ -80,7 +87,9 @@ class Sm80Family:
             block=_extent(block),
             operands=(gemm.a, gemm.b),
             extras=gemm.extras,
-            output=gemm.output,
+            outputs=(gemm.output,),
+            seen=gemm.seen,
+            formula=FORMULA,
             statics={"epilogue": gemm.tail, "config": config},
             summary=str(config),
         )
@@ -107,7 +116,9 @@ class Sm90Family:
             "block": _extent(plan.config.threads),
             "operands": _in_order(gemm, plan),
             "extras": gemm.extras,
-            "output": gemm.output,
+            "outputs": (gemm.output,),
+            "seen": gemm.seen,
+            "formula": FORMULA,
             "summary": str(plan),
             "cluster": plan.cluster,
             "overlap": True,
@@ -141,11 +152,13 @@ class Addressable(Preparation):
 
         return addressable(views)
 
-    def strides(self, read: Operand) -> tuple[int, ...]:
-        """Those of the operand, or of its copy."""
+    def spec(self, read: Operand) -> Any:
+        """The operand, or its copy."""
+        import kdsl_core as kd
         from kdsl_fuse.kernels.repitch import addressable_strides
 
-        return addressable_strides(read.shape, read.strides, read.dtype.bytes)
+        strides = addressable_strides(read.shape, read.strides, read.dtype.bytes, read.align)
+        return kd.spec(read.dtype, read.shape, strides=strides)
 
     def needs(self, reads: Sequence[Operand]) -> list[Needed]:
         """`repitch` for the operands that are copied."""

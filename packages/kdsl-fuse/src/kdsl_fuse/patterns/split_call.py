@@ -12,7 +12,7 @@ from kdsl_fuse.calls import KernelCall, Needed
 _OPERANDS = 2  # A and B
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class SplitCall(KernelCall):
     """The call of a kernel that writes (m, n, splits) f32 sums, and of `sum_parts` behind it.
 
@@ -26,19 +26,19 @@ class SplitCall(KernelCall):
         """The pointwise function applied to each sum."""
         return self.tail
 
-    def run(self, values: Mapping[str, Any]) -> Any:
-        """Both launches on arrays by value name; returns the output, a new array."""
+    def run(self, values: Mapping[str, Any], outputs: Sequence[Any] | None = None) -> Any:
+        """Both launches on arrays by value name; returns the output."""
         from kdsl_fuse.kernels.sum_parts import add_up
 
-        output = self._output(values)
+        (output,) = self.empty_outputs(values) if outputs is None else outputs
         operands, parts, result, extras = self._all(values, output)
         self.launch(*operands, parts, **self.statics)
         add_up(parts, [result], extras, self.tail)
         return output
 
-    def arguments(self, values: Mapping[str, Any], output: Any) -> list[Any]:
+    def arguments(self, values: Mapping[str, Any], *outputs: Any) -> list[Any]:
         """The array arguments of the first launch."""
-        operands, parts, _, _ = self._all(values, output)
+        operands, parts, _, _ = self._all(values, *outputs)
         return [*operands, parts]
 
     def _all(self, values: Mapping[str, Any], output: Any) -> tuple[Any, Any, Any, list[Any]]:
@@ -54,7 +54,7 @@ class SplitCall(KernelCall):
         import kdsl_core as kd
         from kdsl_fuse.kernels.sum_parts import THREADS, SumShares, along_of, sum_parts
 
-        operands, parts, result, extras = self._all(values, self._output(values))
+        operands, parts, result, extras = self._all(values, *self.empty_outputs(values))
         first = kd.simulate(
             self.kernel, grid=self.grid, block=self.block, cluster=self.cluster,
             args=(*operands, parts), kwargs=dict(self.statics), **options,

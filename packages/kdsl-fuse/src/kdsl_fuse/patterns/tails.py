@@ -1,0 +1,124 @@
+"""Pointwise tails of any kernel that computes one value for each element of a row-major result.
+
+A pattern grows a tail with `admit` and `storable`, and lowers it with `build_tail`.
+"""
+
+from __future__ import annotations
+
+import math
+
+from kdsl_core.dtypes import bf16, boolean, f16, f32, i8, i16, i32, u8, u16, u32
+from kdsl_fuse import calls
+from kdsl_fuse.calls import Operand
+from kdsl_fuse.graph import Graph, Node
+from kdsl_fuse.match import Guard
+from kdsl_fuse.origin import line_of
+from kdsl_fuse.patterns.base import Match
+from kdsl_fuse.reasons import Reason
+from kdsl_fuse.strided import Shape, Strided
+from kdsl_fuse.tail import Step, Tail, number_step
+
+FLOATS = (f16, bf16, f32)
+COMPUTED = (*FLOATS, boolean)
+LOADED = (*COMPUTED, i8, i16, i32, u8, u16, u32)
+
+
+def _computable(graph: Graph, node: Node) -> Reason | None:
+    """Refuse nodes that the kernel cannot evaluate for one element."""
+    where = f"{node.name} ({line_of(node.loc)})"
+    if node.dtype not in COMPUTED:
+        return Reason("KF-DTYPE", f"a tail computes in f32, and {where} is {node.dtype}")
+    for operand in graph.operands(node):
+        if operand.dtype not in LOADED:
+            return Reason("KF-DTYPE", f"a tail cannot load {operand}, which {where} reads")
+    return None
+
+
+def storable(node: Node) -> Reason | None:
+    """Refuse a value that a kernel does not store."""
+    if node.dtype in FLOATS:
+        return None
+    return Reason(
+        "KF-DTYPE",
+        f"the kernel stores f16, bf16 or f32, and {node.name} ({line_of(node.loc)}) "
+        f"is {node.dtype}",
+        fix=f"cast it in the function: kf.cast({node.name}, 'f32')",
+    )
+
+
+def admit(graph: Graph, anchor: Node) -> Guard:
+    """What refuses nodes as members of the anchor's tail."""
+
+    def guard(node: Node) -> Reason | None:
+        if node.shape != anchor.shape:
+            return Reason(
+                "KF-SHAPE",
+                f"the tail of {anchor.name} has shape {list(anchor.shape)}, and {node.name} "
+                f"({line_of(node.loc)}) has {list(node.shape)}",
+            )
+        return evaluable(graph, anchor, node)
+
+    return guard
+
+
+def evaluable(graph: Graph, anchor: Node, node: Node) -> Reason | None:
+    """Refuse a node that a kernel cannot evaluate for each element of the anchor's shape."""
+    refusal = _computable(graph, node)
+    if refusal is not None:
+        return refusal
+    for operand in graph.operands(node):
+        if not operand.is_number and as_matrix(graph, operand, anchor.shape) is None:
+            return Reason(
+                "KF-LAYOUT",
+                f"the kernel merges all axes but the last, and {operand}, which {node.name} "
+                f"({line_of(node.loc)}) reads, repeats along some of them",
+            )
+    return None
+
+
+def as_matrix(graph: Graph, node: Node, shape: Shape) -> Operand | None:
+    """`node` repeated to `shape`, as a matrix."""
+    read = calls.operand(graph, node)
+    layout: Strided | None = read.layout.broadcast(shape)
+    if layout is not None and len(shape) > 2:
+        layout = layout.reshaped((math.prod(shape[:-1]), shape[-1]))
+    return None if layout is None else read.seen_as(layout)
+
+
+def build_tail(graph: Graph, match: Match) -> tuple[Tail, tuple[Operand, ...]]:
+    """The match's pointwise nodes as a Tail, and the arrays that it loads, in its order."""
+    nodes = [*match.recomputed, *match.covered[1:]]
+    computed = {match.anchor.name, *(node.name for node in nodes)}
+    reads = [x for node in nodes for x in graph.operands(node) if x.name not in computed]
+    loaded = list(dict.fromkeys(x for x in reads if not x.is_number))
+    index = {match.anchor.name: 0}
+    index |= {node.name: position for position, node in enumerate(loaded, start=1)}
+    steps: list[Step] = []
+    first = 1 + len(loaded)
+    for node in [*dict.fromkeys(x for x in reads if x.is_number), *nodes]:
+        args = tuple(index[x.name] for x in graph.operands(node))
+        step = (
+            number_step(_python(node))
+            if node.is_number
+            else Step(node.op.name, args, node.op.attrs, node.loc)
+        )
+        index[node.name] = first + len(steps)
+        steps.append(step)
+    result = match.root
+    if result.op.name == "Cast" and _closes(graph.operands(result)[0], computed):
+        steps.pop()
+        (result,) = graph.operands(result)
+    tail = Tail(tuple(x.dtype.name for x in loaded), tuple(steps), index[result.name])
+    extras = [as_matrix(graph, x, match.anchor.shape) for x in loaded]
+    return tail, tuple(extra for extra in extras if extra is not None)
+
+
+def _closes(source: Node, computed: set[str]) -> bool:
+    """Whether a last cast of `source` does what the kernel's store does: one rounding from f32."""
+    return source.name in computed and source.dtype.is_float
+
+
+def _python(node: Node) -> bool | int | float:
+    value = node.constant
+    number: bool | int | float = value.item() if hasattr(value, "item") else value
+    return number
