@@ -11,7 +11,7 @@ import kdsl_core as kd
 from kdsl_core.errors import ArgumentError
 from kdsl_fuse import arrays
 from kdsl_fuse.kernels.row_programs import REDUCTIONS, tree
-from kdsl_fuse.kernels.vectors import common_width, computed, neighbours, put, widened
+from kdsl_fuse.kernels.vectors import begin, common_width, computed, neighbours, put, widened
 from kdsl_fuse.kernels.views import Modes, require_distinct
 from kdsl_fuse.strided import Strided
 
@@ -28,7 +28,8 @@ class ColumnsConfig:
 
     A thread takes `width` neighbouring columns and `unrolled` rows at a time, one of `depth`; the
     rows are split into `parts`. `first` says that elements are reduced, not what parts left.
-    `finished` says that there is nothing to be combined afterwards.
+    `finished` says that there is nothing to be combined afterwards, `overlap` that the kernel
+    itself waits for the launch before, which takes sm_90.
     """
 
     width: int
@@ -38,6 +39,7 @@ class ColumnsConfig:
     depth: int = _DEPTH
     first: bool = True
     finished: bool = True
+    overlap: bool = True
 
     @property
     def threads(self) -> int:
@@ -59,8 +61,7 @@ def columns(
     Block (i, part) takes the part's rows of lanes · width columns. `count` is the number of
     elements reduced in the end.
     """
-    kd.launch_dependents()  # once all blocks have begun: the next launch fills what gets free
-    kd.wait_for_dependencies()
+    begin(config)
     c = config
     x, y = (t if len(t.shape) == 2 else t.group(1, len(t.shape)) for t in (x, y))
     height, wide = x.shape[0], kd.size(x, 1)
