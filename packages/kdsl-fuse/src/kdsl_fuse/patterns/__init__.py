@@ -7,8 +7,9 @@ from kdsl_fuse.patterns.custom import CustomKernel
 from kdsl_fuse.patterns.elementwise import Elementwise
 from kdsl_fuse.patterns.gemm_epilogue import GemmEpilogue
 from kdsl_fuse.patterns.registered import REGISTERED
+from kdsl_fuse.patterns.rows import Rows
 
-ALL_PATTERNS: tuple[Pattern, ...] = (CustomKernel(), GemmEpilogue(), Elementwise())
+ALL_PATTERNS: tuple[Pattern, ...] = (CustomKernel(), GemmEpilogue(), Rows(), Elementwise())
 
 
 def patterns_in_order() -> tuple[Pattern, ...]:
