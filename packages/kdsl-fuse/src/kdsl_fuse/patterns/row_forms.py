@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from kdsl_fuse.graph import Graph, Node
@@ -18,6 +18,9 @@ REDUCTIONS = {
     "ReduceSum": "sum",
 }  # fmt: skip
 _NO_LABEL = -(2**31)  # what no label is, where none is to be ignored
+
+
+programs = lru_cache(maxsize=1024)  # kernels of one program are found without comparing it
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,9 @@ def form_of(graph: Graph, node: Node) -> RowForm | None:
         return RowForm(x, (node.op["axis"],), partial(_powers, name, fast))
     if name in NORMS:
         axes = tuple(range(node.op["axis"], x.rank))
-        return RowForm(x, axes, partial(_norm, node, len(others)), by_column=tuple(others))
+        centred, count = name == "LayerNormalization", len(others)
+        norm = partial(_norm, node.op["epsilon"], centred, count)
+        return RowForm(x, axes, norm, by_column=tuple(others))
     if name == LOSS and node.op["reduction"] == "none":
         loss = partial(_loss, node.op["ignore_index"], fast)
         return RowForm(x, (1,), loss, by_row=tuple(others), reduces=True)
@@ -81,6 +86,7 @@ def form_of(graph: Graph, node: Node) -> RowForm | None:
     return None
 
 
+@programs
 def _powers(name: str, fast: bool, online: bool = False) -> Any:
     from kdsl_fuse.kernels import row_programs
 
@@ -88,13 +94,14 @@ def _powers(name: str, fast: bool, online: bool = False) -> Any:
     return make(fast=fast, online=online)
 
 
-def _norm(node: Node, parameters: int, online: bool = False) -> Any:
+@programs
+def _norm(epsilon: float, centred: bool, parameters: int, online: bool = False) -> Any:
     from kdsl_fuse.kernels.row_programs import norm
 
-    centred = node.op.name == "LayerNormalization"
-    return norm(node.op["epsilon"], centred=centred, weight=parameters > 0, bias=parameters > 1)
+    return norm(epsilon, centred=centred, weight=parameters > 0, bias=parameters > 1)
 
 
+@programs
 def _loss(ignored: int | None, fast: bool, online: bool = False) -> Any:
     from kdsl_fuse.kernels.row_programs import cross_entropy
 
@@ -102,6 +109,7 @@ def _loss(ignored: int | None, fast: bool, online: bool = False) -> Any:
     return cross_entropy(fast=fast, ignore_index=label, online=online)
 
 
+@programs
 def _reduction(name: str, online: bool = False) -> Any:
     from kdsl_fuse.kernels.row_programs import reduction
 
