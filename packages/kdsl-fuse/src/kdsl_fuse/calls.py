@@ -266,5 +266,6 @@ class KernelCall:
         reads = ", ".join(map(str, (*self.operands, *self.extras)))
         stores = ", ".join(map(str, self.outputs))
         lines = [f"{stores} = {self.header}({reads})", f"config {self.summary}"]
-        tail = [] if self.epilogue is None else [str(self.epilogue)]
+        functions = (self.epilogue, self.statics.get("function"))
+        tail = [str(function) for function in functions if function is not None]
         return "\n    ".join("\n".join([*lines, *tail]).splitlines())

@@ -35,7 +35,7 @@ class ElementFunction:
     operands: int
     steps: tuple[Step, ...]
     results: tuple[int, ...]
-    quick: frozenset[int] = frozenset()
+    quick: tuple[int, ...] = ()
 
     def __call__(self, *operands: Any) -> Any:
         """The results, as kdsl_core scalars; called while a kernel is traced."""

@@ -95,7 +95,7 @@ def build(
             steps.append(step)
         index[node.name] = first + len(steps) - 1
     numbers = tuple(index[_stored(graph, x, rounded, computed).name] for x in results)
-    return ElementFunction(first, tuple(steps), numbers, frozenset(quick)), loaded
+    return ElementFunction(first, tuple(steps), numbers, tuple(sorted(quick))), loaded
 
 
 def _steps(graph: Graph, node: Node, index: Mapping[str, int], place: int) -> list[Step]:
