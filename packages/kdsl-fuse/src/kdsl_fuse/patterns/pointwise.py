@@ -38,6 +38,8 @@ APPROXIMATED = frozenset(
     }
 )  # fmt: skip
 
+_ONCE = Reason("KF-COST", "it is better computed once")
+
 
 def computable(graph: Graph, node: Node) -> Reason | None:
     """Refuse a node that memory-bound kernels cannot evaluate for one element, or store."""
@@ -54,13 +56,21 @@ def computable(graph: Graph, node: Node) -> Reason | None:
     return None
 
 
-def recomputed(facts: Facts, nodes: Sequence[Node], shape: Shape) -> list[Node]:
-    """Cheap nodes smaller than `shape` that feed `nodes` from arguments alone."""
+def recomputed(
+    facts: Facts, nodes: Sequence[Node], shape: Shape, *, alone: bool = False
+) -> list[Node]:
+    """Cheap nodes smaller than `shape` that feed `nodes` from arguments alone.
+
+    With `alone` also nodes of that shape that nothing else reads: they need no kernel then.
+    """
+    graph = facts.graph
 
     def admit(node: Node) -> Reason | None:
-        if node.shape == shape or node.op.name not in CHEAP:
-            return Reason("KF-COST", f"{node.name} is better computed once")
-        return computable(facts.graph, node)
+        if node.shape == shape:
+            fits = alone and len(graph.consumers(node)) == 1 and not graph.is_output(node)
+        else:
+            fits = node.op.name in CHEAP
+        return computable(graph, node) if fits else _ONCE
 
     return side_nodes(facts, [nodes[0], *nodes], admit) if nodes else []
 

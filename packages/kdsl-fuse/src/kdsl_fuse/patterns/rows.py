@@ -88,7 +88,10 @@ class Rows:
         graph, covered = facts.graph, (anchor, *before, *tail)
         names = {node.name for node in covered}
         keeps = bool(before) and needed_outside(graph, form.x, names)
-        extra = [*recomputed(facts, before, form.x.shape), *recomputed(facts, tail, anchor.shape)]
+        extra = [
+            *recomputed(facts, before, form.x.shape),
+            *recomputed(facts, tail, anchor.shape, alone=True),
+        ]
         root = tail[-1] if tail else anchor
         return Match(
             self,
