@@ -86,13 +86,15 @@ def parts_of(graph: Graph, match: Match) -> Parts:
     assert form is not None, f"{anchor} was matched before"
     before = _ancestors(graph, (form.x,), match.covered)
     behind = [x for x in match.covered[1:] if x not in before]
-    prologue, inputs = None, [form.x]
+    prologue: ElementFunction | None = None
+    inputs = [form.x]
     if before:
         needed = _ancestors(graph, before, (*match.recomputed, *before))
         prologue, inputs = build(graph, needed, (form.x,), rounded=True)
     given = {anchor.name: 0} if form.reduces else {anchor.name: 0, form.x.name: 1}
     results = match.stores[-1:] if form.reduces else match.stores
-    tail, loaded = None, []
+    tail: ElementFunction | None = None
+    loaded: list[Node] = []
     if behind or len(results) > 1:
         needed = _ancestors(graph, behind, (*match.recomputed, *behind))
         tail, loaded = build(graph, needed, results, given)
