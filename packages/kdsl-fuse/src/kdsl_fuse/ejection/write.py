@@ -81,7 +81,7 @@ def _module(path: Path) -> Any:
 def page_of(plan: Plan, call: KernelCall) -> str:
     """The file of one call."""
     if type(call) is not KernelCall or not call.formula:
-        raise _cannot(call, "files are written for products in one launch, with their tails")
+        raise _cannot(call, "it launches several kernels, or is no product with its tail")
     module = call.kernel.staged.function.__module__
     closure = Closure(_PACKAGE)
     closure.add(module, call.kernel.__name__)
