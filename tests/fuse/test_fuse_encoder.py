@@ -105,7 +105,7 @@ def test_an_encoder_runs() -> None:
     assert [node.name for node in plan.graph.inputs][-1].startswith("layers[0].")
     (expected,) = evaluate(fused.graph(*args), flat)
     np.testing.assert_allclose(fused(*args), expected, rtol=2e-4, atol=2e-5)
-    assert len(plan.calls) == 6
-    left = Counter(step.node.op.name for step in plan.steps if isinstance(step, NumpyStep))
-    assert left["Attention"] == 1 and left["LayerNormalization"] == 2
-    assert "MatMul" not in left and "Gelu" not in left
+    counted = Counter(call.name for call in plan.calls)
+    assert counted["gemm_sm80"] == 6 and counted["rows"] >= 2
+    left = {step.node.op.name for step in plan.steps if isinstance(step, NumpyStep)}
+    assert left <= {"Attention", "Gather", "Reshape"}

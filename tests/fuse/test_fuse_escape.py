@@ -104,22 +104,20 @@ def test_a_registered_kernel_comes_first(registered: list[Any]) -> None:
     """A function describes the sub-graph; what it says is found however it is written."""
     spec = kd.spec("f32", (4, 4))
     layer = kf.fuse(lambda x: written_out(x))
-    with pytest.raises(FusionError, match="KF-PATTERN"):
-        layer(X)
+    assert [call.name for call in layer.plan(X).calls] == ["rows"]
     pattern = kf.register(kf.softmax, [spec], choose)
+    layer = kf.fuse(layer.function)
     (call,) = layer.plan(X).calls
     assert call.name == "rows_softmax"
     expected = np.exp(X) / np.exp(X).sum(-1, keepdims=True)
     np.testing.assert_allclose(layer(X), expected, rtol=1e-5)
-    with pytest.raises(FusionError, match=r"KF-SHAPE.*does not take"):
-        layer.plan(np.ones((33, 4), F32))
+    assert [call.name for call in layer.plan(np.ones((33, 4), F32)).calls] == ["rows"]
     kf.unregister(pattern)
-    with pytest.raises(FusionError):
-        kf.fuse(lambda x: kf.softmax(x)).plan(X)
+    assert [call.name for call in kf.fuse(layer.function).plan(X).calls] == ["rows"]
 
 
 def test_a_registered_kernel_leaves_leaks_alone(registered: list[Any]) -> None:
-    """A sub-graph whose interior is also returned is refused, as for every pattern."""
+    """A sub-graph whose interior is also returned is no match, as for every pattern."""
     spec = kd.spec("f32", (4, 4))
     kf.register(lambda x: kf.tanh(kf.exp(x)), [spec], choose)
 
@@ -128,8 +126,7 @@ def test_a_registered_kernel_leaves_leaks_alone(registered: list[Any]) -> None:
         return kf.tanh(y), y
 
     assert len(kf.fuse(lambda x: kf.tanh(kf.exp(x))).plan(X).calls) == 1
-    with pytest.raises(FusionError, match="2 of 2 operators have no kernel: Exp, Tanh"):
-        kf.fuse(leaking).plan(X)
+    assert [call.name for call in kf.fuse(leaking).plan(X).calls] == ["elementwise"]
 
 
 def test_a_registered_kernel_is_preferred(registered: list[Any]) -> None:

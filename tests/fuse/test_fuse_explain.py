@@ -44,13 +44,14 @@ def test_explain_names_kernel_code_and_savings(gemm: NumpyGemm) -> None:
     assert rows["exp0"][2:] == ["call 0", "40", "1", "recomputed for each element in call 0"]
     assert rows["relu0"][2:] == [kernel, "in the epilogue of matmul0, stored as f32"]
     assert rows["tanh0"][2:] == [
-        "NumPy: KF-ESCAPES",
+        "call 1: elementwise",
+        "elementwise: f32 [4, 5]; apart by KF-ESCAPES: "
         f"relu0 ({here}) is also returned, and the kernel stores one value",
     ]
     assert rows["transpose0"][1:] == [last, "layout", "read through its strides"]
     assert text.splitlines()[-2] == "planned for target sm_80, products of f32 in ieee"
     assert text.splitlines()[-1] == (
-        "kernels: 1, NumPy steps: 1; saved: 360 bytes of memory traffic, 3 launches"
+        "kernels: 2, NumPy steps: 0; saved: 360 bytes of memory traffic, 3 launches"
     )
 
 
@@ -71,10 +72,10 @@ def test_every_code_in_the_sources_is_documented() -> None:
 
 def test_plan_prints_its_steps(gemm: NumpyGemm) -> None:
     """str(plan) lists launches and NumPy steps in order."""
-    layer = kf.fuse(gemm=gemm, fallback="numpy")(lambda x, w: kf.tanh(x) @ w)
+    layer = kf.fuse(gemm=gemm, fallback="numpy")(lambda x, w: kf.concatenate([x, x]) @ w)
     lines = str(layer.plan(np.ones((4, 3), F32), np.ones((3, 5), F32))).splitlines()
-    assert lines[0] == "tanh0: f32[4, 3] = numpy Tanh (KF-PATTERN)"
-    assert lines[1].startswith("matmul0: f32[4, 5] = gemm_sm80[grid (1, 1), block (128,)](tanh0")
+    assert lines[0] == "concat0: f32[8, 3] = numpy Concat axis=0 (KF-PATTERN)"
+    assert lines[1].startswith("matmul0: f32[8, 5] = gemm_sm80[grid (1, 1), block (128,)](concat0")
 
 
 def test_import_is_lazy() -> None:
@@ -92,7 +93,7 @@ def test_pictures_have_a_box_for_each_value() -> None:
     from xml.etree import ElementTree
 
     def layer(x: Any, w: Any) -> Any:
-        return kf.relu(x @ w + 1) @ w, kf.softmax(x)
+        return kf.relu(x @ w + 1) @ w, kf.concatenate([x, w])
 
     args = [np.ones((4, 4), F32)] * 2
     plan = kf.fuse(fallback="numpy")(layer).plan(*args)
@@ -103,8 +104,8 @@ def test_pictures_have_a_box_for_each_value() -> None:
     assert len(list(root.iter(f"{space}path"))) == plan.graph.net.number_of_edges()
     fill = {name: group[1].get("fill") for name, group in boxes.items()}
     assert fill["matmul0"] == fill["relu0"] != fill["matmul1"]
-    assert boxes["softmax0"][1].get("stroke-dasharray")
-    assert "KF-PATTERN" in (boxes["softmax0"][0].text or "")
+    assert boxes["concat0"][1].get("stroke-dasharray")
+    assert "KF-PATTERN" in (boxes["concat0"][0].text or "")
     assert "in the epilogue of matmul0" in (boxes["relu0"][0].text or "")
     plain = ElementTree.fromstring(plan.graph.draw())
     assert len(list(plain.iter(f"{space}rect"))) == len(plan.graph)

@@ -110,11 +110,11 @@ class KernelCall:
     """A kernel with everything that a launch needs but the arrays.
 
     The kernel's array arguments are `operands`, `outputs` and `extras`; `seen` are the shapes in
-    which it sees outputs, where they are not their own. A `transposed` call computes transposes of
-    the outputs from those of the extras. `statics` are its trace-time arguments (`epilogue`,
-    `config`), and `summary` tells the configuration in few words. `overlap` says that the kernel
-    itself waits for the launch before. `formula` is what the epilogue is applied to, in NumPy's
-    words, with a, b, … for the operands in f32.
+    which it sees outputs, or views of them, where they are not their own. A `transposed` call
+    computes transposes of the outputs from those of the extras. `statics` are its trace-time
+    arguments (`epilogue`, `config`), and `summary` tells the configuration in few words. `overlap`
+    says that the kernel itself waits for the launch before. `formula` is what the epilogue is
+    applied to, in NumPy's words, with a, b, … for the operands in f32.
     """
 
     name: str
@@ -130,7 +130,7 @@ class KernelCall:
     overlap: bool = False
     transposed: bool = False
     preparation: Preparation = field(default_factory=Preparation)
-    seen: tuple[Shape, ...] = ()
+    seen: tuple[Shape | Strided, ...] = ()
     formula: str = ""
 
     @property
@@ -183,8 +183,10 @@ class KernelCall:
     def arguments(self, values: Mapping[str, Any], *outputs: Any) -> list[Any]:
         """The kernel's array arguments, in order."""
         operands = self.preparation.operands([read.view(values) for read in self.operands])
-        shapes = zip(outputs, self.seen or (None,) * len(outputs), strict=True)
-        seen = [x if shape is None else arrays.view(x, Strided.dense(shape)) for x, shape in shapes]
+        seen = list(outputs)
+        if self.seen:
+            pairs = zip(outputs, self._layouts(), strict=True)
+            seen = [arrays.view(x, layout) for x, layout in pairs]
         others = [*seen, *(read.view(values) for read in self.extras)]
         return [*operands, *(map(arrays.transposed, others) if self.transposed else others)]
 
@@ -231,10 +233,9 @@ class KernelCall:
         import kdsl_core as kd
 
         operands = [self.preparation.spec(read) for read in self.operands]
-        shapes = self.seen or [node.shape for node in self.outputs]
         stores = [
-            Operand(node.name, node.dtype, Strided.dense(shape))
-            for node, shape in zip(self.outputs, shapes, strict=True)
+            Operand(node.name, node.dtype, layout)
+            for node, layout in zip(self.outputs, self._layouts(), strict=True)
         ]
         turn = -1 if self.transposed else 1
         others = [
@@ -242,6 +243,11 @@ class KernelCall:
             for x in (*stores, *self.extras)
         ]
         return [*operands, *others]
+
+    def _layouts(self) -> list[Strided]:
+        """The outputs as the kernel sees them."""
+        seen = self.seen or [node.shape for node in self.outputs]
+        return [x if isinstance(x, Strided) else Strided.dense(x) for x in seen]
 
     def needs(self) -> list[Needed]:
         """The kernels of all launches that `run` makes, for arrays at multiples of 16 bytes."""
@@ -260,5 +266,6 @@ class KernelCall:
         reads = ", ".join(map(str, (*self.operands, *self.extras)))
         stores = ", ".join(map(str, self.outputs))
         lines = [f"{stores} = {self.header}({reads})", f"config {self.summary}"]
-        tail = [] if self.epilogue is None else [str(self.epilogue)]
+        functions = (self.epilogue, self.statics.get("function"))
+        tail = [str(function) for function in functions if function is not None]
         return "\n    ".join("\n".join([*lines, *tail]).splitlines())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kdsl_fuse.cost import gain_us
 from kdsl_fuse.graph import Graph, Node
@@ -19,10 +19,14 @@ LOOK_AHEAD = 5
 
 @dataclass(frozen=True)
 class Cover:
-    """Disjoint matches by the name of the last value that each stores, and why others have none."""
+    """Disjoint matches by the name of the last value that each stores, and why others have none.
+
+    `apart` says of nodes in kernels that take what is left why they are in no other one.
+    """
 
     matches: dict[str, Match]
     reasons: dict[str, Reason]
+    apart: dict[str, Reason] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,11 +46,24 @@ def choose_cover(
     graph: Graph, options: Options, patterns: Sequence[Pattern] | None = None
 ) -> Cover:
     """The cover with the largest gain; exact where few anchors want the same nodes."""
+    patterns = patterns_in_order() if patterns is None else patterns
+    fill = [pattern for pattern in patterns if getattr(pattern, "fills", False)]
     facts = Facts.of(graph)
+    cover = _cover(facts, options, [pattern for pattern in patterns if pattern not in fill])
+    if not fill:
+        return cover
+    left = facts.beside(match.covered for match in cover.matches.values())
+    rest = _cover(left, options, fill)
+    filled = {node.name for match in rest.matches.values() for node in match.covered}
+    apart = {name: why for name, why in cover.reasons.items() if name in filled}
+    reasons = {n: why for n, why in (rest.reasons | cover.reasons).items() if n not in filled}
+    return Cover(cover.matches | rest.matches, reasons, apart)
+
+
+def _cover(facts: Facts, options: Options, patterns: Sequence[Pattern]) -> Cover:
+    """The best cover by some patterns of the nodes that have no kernel."""
     reasons: dict[str, Reason] = {}
-    anchors = _choices(
-        facts, options, patterns_in_order() if patterns is None else patterns, reasons
-    )
+    anchors = _choices(facts, options, patterns, reasons)
     while True:
         taken = [v for group in _groups(anchors) for v in _solve(group)]
         knot = _knot(facts, [variant.match for variant in taken])
@@ -68,6 +85,8 @@ def _choices(
             by_anchor.setdefault(name, []).append(pattern)
     found: list[Choices] = []
     for node in facts.graph:
+        if node.name in facts.home:
+            continue
         here: Choices = []
         for pattern in by_anchor.get(node.op.name, ()):
             result = pattern.match(facts, node, options)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from kdsl_fuse.graph import Graph, Node
 from kdsl_fuse.ops import op_named
@@ -44,12 +45,16 @@ class Facts:
     """What matching needs to know about a whole graph, computed once.
 
     `order` numbers the nodes topologically; `from_arguments` names the values that arguments and
-    constants give through free and pointwise operators alone.
+    constants give through free and pointwise operators alone. `home` numbers the kernel of each
+    node that has one already, where a pattern is asked for what is left. `memo` holds what
+    patterns found out about the whole graph.
     """
 
     graph: Graph
     order: dict[str, int]
     from_arguments: frozenset[str]
+    home: dict[str, int] = field(default_factory=dict)
+    memo: dict[str, Any] = field(default_factory=dict, compare=False)
 
     @classmethod
     def of(cls, graph: Graph) -> Facts:
@@ -62,6 +67,11 @@ class Facts:
             if local and all(operand.name in simple for operand in graph.operands(node)):
                 simple.add(node.name)
         return cls(graph, order, frozenset(simple))
+
+    def beside(self, kernels: Iterable[Iterable[Node]]) -> Facts:
+        """The same graph, some nodes of which have kernels."""
+        home = {node.name: number for number, nodes in enumerate(kernels) for node in nodes}
+        return replace(self, home=home, memo={})
 
 
 def is_pointwise(node: Node) -> bool:

@@ -320,7 +320,7 @@ def _no_pattern(node: Node) -> Reason:
         )
     return Reason(
         "KF-PATTERN",
-        f"no pattern contains {node.op.name} here: it is not in the tail of a GEMM",
+        f"no pattern contains {node.op.name} here",
     )
 
 

@@ -71,7 +71,9 @@ def _told_by_matches(plan: Plan) -> dict[str, Told]:
             told[node.name] = (f"call {number[name]}", _saved(2 * node.bytes, 1), why)
         label = f"call {number[name]}: {plan.calls[number[name]].name}"
         for node in match.covered:
-            told[node.name] = (label, *_member(plan.graph, match, node))
+            saved, why = _member(plan.graph, match, node)
+            apart = plan.cover.apart.get(node.name)
+            told[node.name] = (label, saved, f"{why}; apart by {apart}" if apart else why)
     return told
 
 

@@ -81,7 +81,7 @@ def _module(path: Path) -> Any:
 def page_of(plan: Plan, call: KernelCall) -> str:
     """The file of one call."""
     if type(call) is not KernelCall or not call.formula:
-        raise _cannot(call, "it launches several kernels, or one that is yours already")
+        raise _cannot(call, "it launches several kernels, or is no product with its tail")
     module = call.kernel.staged.function.__module__
     closure = Closure(_PACKAGE)
     closure.add(module, call.kernel.__name__)

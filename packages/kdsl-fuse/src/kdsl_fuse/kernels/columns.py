@@ -8,10 +8,11 @@ from functools import lru_cache
 from typing import Any
 
 import kdsl_core as kd
+from kdsl_core.dtypes import DType
 from kdsl_core.errors import ArgumentError
 from kdsl_fuse import arrays
 from kdsl_fuse.kernels.row_programs import REDUCTIONS, tree
-from kdsl_fuse.kernels.vectors import common_width, computed, neighbours, put, widened
+from kdsl_fuse.kernels.vectors import begin, common_width, computed, neighbours, put, widened
 from kdsl_fuse.kernels.views import Modes, require_distinct
 from kdsl_fuse.strided import Strided
 
@@ -28,7 +29,8 @@ class ColumnsConfig:
 
     A thread takes `width` neighbouring columns and `unrolled` rows at a time, one of `depth`; the
     rows are split into `parts`. `first` says that elements are reduced, not what parts left.
-    `finished` says that there is nothing to be combined afterwards.
+    `finished` says that there is nothing to be combined afterwards, `overlap` that the kernel
+    itself waits for the launch before, which takes sm_90.
     """
 
     width: int
@@ -38,6 +40,7 @@ class ColumnsConfig:
     depth: int = _DEPTH
     first: bool = True
     finished: bool = True
+    overlap: bool = True
 
     @property
     def threads(self) -> int:
@@ -59,8 +62,7 @@ def columns(
     Block (i, part) takes the part's rows of lanes · width columns. `count` is the number of
     elements reduced in the end.
     """
-    kd.launch_dependents()  # once all blocks have begun: the next launch fills what gets free
-    kd.wait_for_dependencies()
+    begin(config)
     c = config
     x, y = (t if len(t.shape) == 2 else t.group(1, len(t.shape)) for t in (x, y))
     height, wide = x.shape[0], kd.size(x, 1)
@@ -135,43 +137,92 @@ def reduce_columns(name: str, x: Any, y: Any) -> None:
             fix=f"there are {', '.join(REDUCTIONS)}; max and min need a row",
         )
     require_distinct(y, "the output")
+    if math.prod(result.shape):
+        choose(name, x, y).run(x, y)
+
+
+@dataclass(frozen=True)
+class ColumnsPlan:
+    """A reduction over the first axis of an array of a certain shape, ready to launch.
+
+    `modes` are the columns, with the strides of x and y; `step` is x's stride along the rows. Where
+    a `second` launch combines what the first left in parts, these are of type `held`.
+    """
+
+    reduction: Any
+    height: int
+    step: int
+    modes: Modes
+    held: DType
+    config: ColumnsConfig
+    second: ColumnsConfig | None = None
+
+    @property
+    def wide(self) -> int:
+        """Columns."""
+        return math.prod(self.modes.shape)
+
+    @property
+    def source(self) -> Strided:
+        """x as the first launch takes it."""
+        return Strided((self.height, *self.modes.shape), (self.step, *self.modes.strides[0]))
+
+    @property
+    def target(self) -> Strided:
+        """y as the last launch takes it."""
+        return Strided((1, *self.modes.shape), (0, *self.modes.strides[1]))
+
+    @property
+    def parts(self) -> Strided:
+        """Partial results: the matrix's columns, in its order, packed."""
+        shape = self.modes.shape
+        steps = [math.prod(shape[:i]) for i in range(len(shape))]
+        return Strided((self.config.parts, *shape), (self.wide, *steps))
+
+    def grid(self, config: ColumnsConfig) -> tuple[int, int]:
+        """Blocks of a launch."""
+        return -(-self.wide // (config.lanes * config.width)), config.parts
+
+    def statics(self, config: ColumnsConfig) -> dict[str, Any]:
+        """All arguments of a launch but the arrays."""
+        return {"count": self.height, "reduction": self.reduction, "config": config}
+
+    def run(self, x: Any, y: Any) -> None:
+        """y = the reduction of x, on the arrays' current stream."""
+        source, target = arrays.view(x, self.source), arrays.view(y, self.target)
+        if self.second is None:
+            self._launch(source, target, self.config)
+            return
+        parts = arrays.view(arrays.empty((self.config.parts, self.wide), self.held, x), self.parts)
+        self._launch(source, parts, self.config)
+        self._launch(parts, target, self.second)
+
+    def _launch(self, x: Any, y: Any, config: ColumnsConfig) -> None:
+        launch = columns.configure(
+            grid=self.grid(config), block=config.threads, overlap=config.overlap
+        )
+        launch(x, y, **self.statics(config))
+
+
+def choose(name: str, x: Any, y: Any, *, overlap: bool = True) -> ColumnsPlan:
+    """The plan for arrays, or `kd.spec`s, of fitting shapes."""
+    spec, result = arrays.spec_of(x), arrays.spec_of(y)
+    assert spec is not None and result is not None, "operands are arrays"
     modes = Modes(spec.shape[1:], (spec.strides[1:], result.strides)).joined()
     modes = modes.permuted(range(len(modes.shape))[::-1])  # neighbouring columns first
     if not modes.shape:
         modes = Modes((1,), ((1,), (1,)))
-    if math.prod(modes.shape):
-        _launch(REDUCTIONS[name], x, y, spec, modes)
-
-
-def _launch(reduction: Any, x: Any, y: Any, spec: arrays.Spec, modes: Modes) -> None:
-    height, wide = spec.shape[0], math.prod(modes.shape)
-    shape = (height, *modes.shape)
-    source = Modes(shape, ((spec.strides[0], *modes.strides[0]),))
-    target = arrays.view(y, Strided((1, *modes.shape), (0, *modes.strides[1])))
+    height, step = spec.shape[0], spec.strides[0]
+    source = Modes((height, *modes.shape), ((step, *modes.strides[0]),))
     width = common_width(source.described([x]), 1) if len(modes.shape) == 1 else 1
-    config = shared_out(height, wide, width, spec.dtype.bytes)
-    views = source.views([x])
-    if config.parts > 1:
-        parts = arrays.empty((config.parts, wide), computed(spec.dtype), x)
-        _run(reduction, views[0], arrays.view(parts, Strided(*_like(config.parts, modes))), height,
-             replace(config, finished=False))  # fmt: skip
-        views = [arrays.view(parts, Strided(*_like(config.parts, modes)))]
-        config = shared_out(config.parts, wide, math.gcd(width, 4), 4, most=1)
-        config = replace(config, first=False)
-    _run(reduction, views[0], target, height, config)
-
-
-def _like(parts: int, modes: Modes) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Shape and strides of partial results: the matrix's columns, in its order, packed."""
-    steps = [math.prod(modes.shape[:i]) for i in range(len(modes.shape))]
-    return (parts, *modes.shape), (math.prod(modes.shape), *steps)
-
-
-def _run(reduction: Any, x: Any, y: Any, count: int, config: ColumnsConfig) -> None:
-    wide = math.prod(arrays.spec_of(x).shape[1:])  # type: ignore[union-attr] # it is an array
-    grid = (-(-wide // (config.lanes * config.width)), config.parts)
-    launch = columns.configure(grid=grid, block=config.threads, overlap=True)
-    launch(x, y, count=count, reduction=reduction, config=config)
+    wide = math.prod(modes.shape)
+    config = replace(shared_out(height, wide, width, spec.dtype.bytes), overlap=overlap)
+    plan = ColumnsPlan(REDUCTIONS[name], height, step, modes, computed(spec.dtype), config)
+    if config.parts == 1:
+        return plan
+    second = shared_out(config.parts, wide, math.gcd(width, 4), 4, most=1)
+    second = replace(second, first=False, overlap=overlap)
+    return replace(plan, config=replace(config, finished=False), second=second)
 
 
 @lru_cache(maxsize=1024)

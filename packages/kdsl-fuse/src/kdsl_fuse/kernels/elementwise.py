@@ -10,7 +10,7 @@ from typing import Any
 import kdsl_core as kd
 from kdsl_core.errors import ArgumentError
 from kdsl_fuse import arrays
-from kdsl_fuse.kernels.vectors import common_width, neighbours, put, widened
+from kdsl_fuse.kernels.vectors import begin, common_width, neighbours, put, widened
 from kdsl_fuse.kernels.views import Modes, require_distinct
 
 THREADS = 256
@@ -26,7 +26,8 @@ class ElementwiseConfig:
 
     A thread takes `vectors` times `width` neighbouring elements of the last mode, and reads all of
     them before it computes. `partial` says that the last block has too few, `wide` that elements
-    are counted in 64 bits. `load` and `store` are cache operators.
+    are counted in 64 bits. `load` and `store` are cache operators. `overlap` says that the kernel
+    itself waits for the launch before, which takes sm_90.
     """
 
     width: int
@@ -36,6 +37,7 @@ class ElementwiseConfig:
     wide: bool = False
     load: str = ""
     store: str = ""
+    overlap: bool = True
 
 
 @kd.kernel
@@ -49,8 +51,7 @@ def elementwise(
 
     Shapes: all the same; inputs may be broadcast by strides of 0.
     """
-    kd.launch_dependents()  # once all blocks have begun: the next launch fills what gets free
-    kd.wait_for_dependencies()
+    begin(config)
     c = config
     along = len(operands[0].shape) - 1
     written, read = operands[:outputs], operands[outputs:]

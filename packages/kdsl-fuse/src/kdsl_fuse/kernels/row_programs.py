@@ -460,30 +460,42 @@ def log_softmax(*, fast: bool, online: bool = False) -> RowProgram:
 
 
 @dataclass(frozen=True)
-class Loss:
-    """−log of the probability of the label; 0 where the label is to be ignored."""
+class Labelled:
+    """Where the value in the column of a label is to be read, unless the label is ignored."""
 
     ignore_index: int
 
     @kd.func
-    def there(self, label: Any, columns: Any, first: Any) -> Any:
+    def __call__(self, label: Any, columns: Any, first: Any) -> Any:
         """Whether the label's value is to be read by this thread: labels count columns."""
         wanted = first & (label != self.ignore_index)
         named = (label >= 0) & (label < columns.to(label.dtype))
         assert named | ~wanted, "a label must be a column or the ignored one"
         return wanted & named
 
-    def loss(self, stats: Scalars, labels: Scalars, picked: Any) -> Scalars:
+
+@dataclass(frozen=True)
+class Loss:
+    """−log of the probability of the label; 0 where the label is to be ignored."""
+
+    ignore_index: int
+
+    def __call__(self, stats: Scalars, labels: Scalars, picked: Any) -> Scalars:
         """The loss of a row."""
         return (kd.where(labels[0] == self.ignore_index, 0.0, stats[2] - (picked - stats[0])),)
 
 
 def cross_entropy(*, fast: bool, ignore_index: int = -100, online: bool = False) -> RowProgram:
     """The loss of each row of logits, given the column of its true class."""
-    power, loss = Exponential(fast), Loss(ignore_index)
+    power = Exponential(fast)
     phases = _and(powers(power, online), LogOfSum(power))
     return RowProgram(
-        phases, itself, row_results=loss.loss, picks=loss.there, row_inputs=1, row_outputs=1
+        phases,
+        itself,
+        row_results=Loss(ignore_index),
+        picks=Labelled(ignore_index),
+        row_inputs=1,
+        row_outputs=1,
     )
 
 

@@ -13,7 +13,7 @@ import kdsl_core as kd
 from kdsl_fuse.kernels.row_exchange import Exchange
 from kdsl_fuse.kernels.row_programs import RowProgram
 from kdsl_fuse.kernels.row_staging import Stage
-from kdsl_fuse.kernels.vectors import neighbours, put, widened
+from kdsl_fuse.kernels.vectors import begin, neighbours, put, widened
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,8 @@ class RowConfig:
     are too long to be held are `streamed`: read again for each phase and for the results; or they
     are `staged` in shared memory, so many times `columns` of them, and read there.
     `early` reads operands of the epilogue before the reductions. `load` and `store` are the cache
-    operators of what is read and written once.
+    operators of what is read and written once. `overlap` says that the kernel itself waits for the
+    launch before, which takes sm_90, as clusters and stages do.
     """
 
     width: int
@@ -43,6 +44,7 @@ class RowConfig:
     early: bool = True
     load: str = ""
     store: str = ""
+    overlap: bool = True
 
     @property
     def threads(self) -> int:
@@ -77,8 +79,7 @@ def rows(*arrays: kd.Tensor, program: kd.Static, config: kd.Static):
     Shapes: outputs, inputs and extras (…, n), extras perhaps broadcast by strides of 0; row outputs
     and row inputs (…). All leading modes are the same.
     """
-    kd.launch_dependents()  # once all blocks have begun: the next launch fills what gets free
-    kd.wait_for_dependencies()
+    begin(config)
     operands = Operands(program, arrays)
     share = Share(config, operands.full[0].shape)
     exchange = Exchange(config, program)

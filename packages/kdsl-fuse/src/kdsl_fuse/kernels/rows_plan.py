@@ -67,7 +67,7 @@ class RowsPlan:
         """The kernel's trace-time arguments."""
         return {"program": self.program, "config": self.config}
 
-    def _layouts(self) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    def layouts(self) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
         """Shape and strides of each operand as the kernel takes it."""
         shape = self.rows.shape
         return [
@@ -77,12 +77,12 @@ class RowsPlan:
 
     def views(self, operands: Sequence[Any]) -> list[Any]:
         """The operands, in the kernel's order, as the kernel takes them."""
-        pairs = zip(operands, self._layouts(), strict=True)
+        pairs = zip(operands, self.layouts(), strict=True)
         return [arrays.view(x, Strided(*layout)) for x, layout in pairs]
 
     def described(self, operands: Sequence[Any]) -> list[ArraySpec]:
         """What the views would be, also of operands without data."""
-        pairs = zip(operands, self._layouts(), strict=True)
+        pairs = zip(operands, self.layouts(), strict=True)
         return [Modes(shape, (steps,)).described([x])[0] for x, (shape, steps) in pairs]
 
     def run(self, *operands: Any) -> None:
@@ -96,11 +96,12 @@ def choose(
     *operands: Any,
     multiprocessors: int = MULTIPROCESSORS,
     staging: bool = True,
+    clusters: bool = True,
 ) -> RowsPlan:
     """The plan for operands in the kernel's order: arrays, or `kd.spec`s.
 
     Extras, and inputs that are smaller than the largest, are broadcast. Without `staging` long rows
-    are held in registers.
+    are held in registers, without `clusters` by one block each.
 
     Raises: ArgumentError K947 for a wrong number of operands or shapes that do not fit, K944 where
     an operand cannot be repeated, K945 for outputs whose places share elements.
@@ -118,7 +119,9 @@ def choose(
     steps = tuple(strides[id(x)][-1] if any(x is y for y in full) else None for x in operands)
     width, read, later, staged = _accesses(program, operands, joined, depth, steps)
     height = math.prod(joined.shape)
-    config = shared_out(height, depth, width, max(read, 4), multiprocessors, staging * staged)
+    config = shared_out(
+        height, depth, width, max(read, 4), multiprocessors, staging * staged, clusters
+    )
     held = config.width * config.vectors * config.together
     early = held * (read + later) <= _HELD_BYTES
     return RowsPlan(program, joined, depth, steps, replace(config, early=early))
@@ -181,7 +184,7 @@ def _accesses(
 @lru_cache(maxsize=4096)
 def shared_out(
     height: int, columns: int, width: int, read_bytes: int, multiprocessors: int = MULTIPROCESSORS,
-    staged_bytes: int = 0,
+    staged_bytes: int = 0, clusters: bool = True,
 ) -> RowConfig:  # fmt: skip
     """The configuration for `height` rows, of whose columns `read_bytes` each are read (or held).
 
@@ -193,11 +196,11 @@ def shared_out(
     each = max(_HELD_BYTES // read_bytes // width, 1)
     vectors = max(-(-columns // width), 1)
     most = max(_HELD_BYTES // read_bytes, 1) // width or 1
-    cluster = 1
-    while cluster < _MOST_BLOCKS and vectors > each * cluster * _MOST_LANES:
+    cluster, blocks = 1, _MOST_BLOCKS if clusters else 1
+    while cluster < blocks and vectors > each * cluster * _MOST_LANES:
         cluster *= 2
     while (
-        cluster < _MOST_BLOCKS
+        cluster < blocks
         and 2 * height * cluster <= multiprocessors
         and vectors >= each * cluster * 4 * WARP
     ):

@@ -6,10 +6,18 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import kdsl_core as kd
 from kdsl_core.dtypes import DType, boolean, f32, i32, u8, u16, u32
 from kdsl_core.lang.arguments import facts_of
 
 ACCESS_BYTES = 16  # that a thread reads or writes at a time
+
+
+def begin(config: Any) -> None:
+    """Wait for the launch before, and let the next one fill what gets free, where targets can."""
+    if config.overlap:
+        kd.launch_dependents()  # once all blocks have begun
+        kd.wait_for_dependencies()
 
 
 def common_width(arrays: Sequence[Any], along: int) -> int:

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from kdsl_fuse.patterns.base import Example, Match, Options, Pattern
+from kdsl_fuse.patterns.columns import Columns
 from kdsl_fuse.patterns.custom import CustomKernel
+from kdsl_fuse.patterns.elementwise import Elementwise
 from kdsl_fuse.patterns.gemm_epilogue import GemmEpilogue
 from kdsl_fuse.patterns.registered import REGISTERED
+from kdsl_fuse.patterns.rows import Rows
 
-ALL_PATTERNS: tuple[Pattern, ...] = (CustomKernel(), GemmEpilogue())
+ALL_PATTERNS: tuple[Pattern, ...] = (
+    CustomKernel(),
+    GemmEpilogue(),
+    Rows(),
+    Columns(),
+    Elementwise(),
+)
 
 
 def patterns_in_order() -> tuple[Pattern, ...]:

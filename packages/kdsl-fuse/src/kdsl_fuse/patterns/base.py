@@ -103,7 +103,10 @@ class Example:
 
 
 class Pattern(Protocol):
-    """A family of sub-graphs that one kernel family computes."""
+    """A family of sub-graphs that one kernel family computes.
+
+    A pattern with a true `fills` is asked for what is left when the others have their nodes.
+    """
 
     name: str
     anchors: tuple[str, ...]

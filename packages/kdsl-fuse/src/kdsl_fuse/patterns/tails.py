@@ -98,7 +98,7 @@ def build_tail(graph: Graph, match: Match) -> tuple[Tail, tuple[Operand, ...]]:
     for node in [*dict.fromkeys(x for x in reads if x.is_number), *nodes]:
         args = tuple(index[x.name] for x in graph.operands(node))
         step = (
-            number_step(_python(node))
+            number_step(python_number(node))
             if node.is_number
             else Step(node.op.name, args, node.op.attrs, node.loc)
         )
@@ -118,7 +118,8 @@ def _closes(source: Node, computed: set[str]) -> bool:
     return source.name in computed and source.dtype.is_float
 
 
-def _python(node: Node) -> bool | int | float:
+def python_number(node: Node) -> bool | int | float:
+    """The number that a Constant holds."""
     value = node.constant
     number: bool | int | float = value.item() if hasattr(value, "item") else value
     return number

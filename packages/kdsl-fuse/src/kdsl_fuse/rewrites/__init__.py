@@ -12,6 +12,7 @@ from kdsl_fuse.rewrites.constants import fold_constants
 from kdsl_fuse.rewrites.dead_nodes import drop_dead_nodes
 from kdsl_fuse.rewrites.equal_nodes import merge_equal_nodes
 from kdsl_fuse.rewrites.gemm_form import split_gemm
+from kdsl_fuse.rewrites.losses import split_losses
 from kdsl_fuse.rewrites.norms import recognise_norms
 from kdsl_fuse.rewrites.sink_views import sink_views
 from kdsl_fuse.rewrites.views import merge_views
@@ -19,6 +20,7 @@ from kdsl_fuse.rewrites.views import merge_views
 ALL_REWRITES: tuple[Callable[[Graph], None], ...] = (
     drop_dead_nodes,
     split_gemm,
+    split_losses,
     fold_batch_norm,
     fold_constants,
     merge_views,
