@@ -11,7 +11,10 @@ from typing import Any
 
 from kdsl_core.errors import HazardError, KdslError
 from kdsl_fuse.kernels.gemm_sm90_config import Sm90Config
-from mutants.cases import BF16, F16, F32, Launch, cases, sm80, sm90, sums
+from mutants.cases import cases
+from mutants.launch import BF16, F16, F32, Launch
+from mutants.products import sm80, sm90
+from mutants.reductions import sums
 from mutants.trial import Bench
 
 _HALVES = {BF16: "BF16BF16", F16: "F16F16"}
