@@ -42,24 +42,24 @@ def attentions() -> dict[str, Launch]:
     one = {"consumers": 1, "turns": False}
     return {
         "attention/turns": attention(
-            AttentionConfig(16, 16), AttentionProblem(1, 3, 1, 140, 88, 16)
+            AttentionConfig(16, 16), AttentionProblem(1, 2, 1, 140, 56, 16)
         ),
         "attention/one group, one stage": attention(
             AttentionConfig(16, 32, (1, 1), **one), AttentionProblem(1, 2, 2, 70, 72, 8)
         ),
         "attention/causal, setmaxnreg": attention(
             AttentionConfig(16, 16, (3, 2), mask="top-left", registers=(24, 240)),
-            AttentionProblem(1, 2, 1, 130, 72, 16),
+            AttentionProblem(1, 1, 1, 130, 72, 16),
             blocks=1,
         ),
         "attention/bias, bottom-right": attention(
             AttentionConfig(16, 32, mask="bottom-right", layout="bhsd", **one),
-            AttentionProblem(2, 2, 1, 70, 56, 16),
+            AttentionProblem(2, 2, 1, 40, 56, 16),
             biased=True,
         ),
         "attention/three groups, full swizzle": attention(
             AttentionConfig(64, 16, (2, 3), consumers=3, turns=False),
-            AttentionProblem(1, 3, 1, 150, 56, 64),
+            AttentionProblem(1, 2, 1, 150, 56, 64),
             blocks=1,
         ),
     }

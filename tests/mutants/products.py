@@ -195,14 +195,14 @@ def gated_pairs() -> dict[str, Launch]:
             GemmConfig(atom, (32, 32, 32), (2, 1), 2), (40, 23, 77), result=F32, majors=(0, 1)
         ),
         "gated90/one group": pair90(Sm90Config((64, 32, 32), 2, consumers=1), (72, 24, 136)),
-        "gated90/two groups, tail": pair90(Sm90Config((128, 32, 32), 3), (136, 40, 136), tail=True),
-        "gated90/pingpong, f32": pair90(PINGPONG, (200, 24, 136), result=F32),
+        "gated90/two groups, tail": pair90(Sm90Config((128, 32, 32), 3), (136, 24, 136), tail=True),
+        "gated90/pingpong, f32": pair90(PINGPONG, (136, 12, 136), result=F32),
         "gated90/cluster of rows": pair90(
             Sm90Config((64, 32, 32), 2, consumers=1, cluster=(2, 1)), (136, 24, 136)
         ),
         "gated90/cluster of columns, setmaxnreg": pair90(
             Sm90Config((64, 32, 32), 2, consumers=1, cluster=(1, 2), registers=(40, 232)),
-            (72, 40, 136),
+            (72, 24, 136),
         ),
         "gated90/all along M and N": pair90(
             Sm90Config((64, 128, 64), 2, consumers=1), (72, 64, 200), majors=(0, 0)

@@ -144,7 +144,7 @@ def row_kernels() -> dict[str, Launch]:
         "sum_parts/columns, two outputs": sums(135, 3, 0, outputs=2),
         "sum_parts/groups of threads": sums(5, 136, 1, parts=9),
         "elementwise/a row for all": pointwise((5, 68), (68,), lines),
-        "elementwise/flat": pointwise((7, 23), (7, 23), flat, dtype=F16),
+        "elementwise/flat": pointwise((7, 16), (7, 16), flat, dtype=F16),
         "elementwise/another order": pointwise(
             (3, 5, 8), (5, 1), ElementwiseConfig(1, 1, threads=64, wide=True), axes=(2, 0, 1)
         ),
@@ -167,10 +167,10 @@ def row_kernels() -> dict[str, Launch]:
         ),
         "rows/staged": row_wise("softmax", RowConfig(4, 64, 1, staged=2), (2, 400)),
         "rows/staged, two inputs": row_wise(
-            "layer_norm", RowConfig(8, 32, 2, staged=2, load="cs"), (2, 808), dtype=BF16
+            "layer_norm", RowConfig(8, 32, 2, staged=2, load="cs"), (2, 712), dtype=BF16
         ),
         "rows/staged by a cluster": row_wise(
-            "cross_entropy", RowConfig(4, 32, 1, cluster=2, staged=2), (3, 424), online=True
+            "cross_entropy", RowConfig(4, 32, 1, cluster=2, staged=2), (3, 296), online=True
         ),
         "columns/parts": column_wise(
             "sum", ColumnsConfig(8, 2, parts=2, depth=4, finished=False), (35, 264)

@@ -51,7 +51,7 @@ class MbarrierUse:
             self._shared.barriers[offset[again] // 8] = False
         self._shared.store(access, np.zeros((offset.size, 8), np.uint8))
         first = np.unique(offset, return_index=True)[1]
-        self._barriers.init(offset[first], count[first], access.row[first])
+        self._barriers.init(offset[first], count[first], access.row[first], access.lane[first])
         self._shared.barriers[offset // 8] = True
         self._shared.has_barriers = True
 
@@ -85,7 +85,8 @@ class MbarrierUse:
         there = number >= 0
         maker = barriers.maker[number]
         seen = clocks.known[access.row, clocks.local[maker]] >= barriers.made[number]
-        early = there & ~seen & (maker != access.row)
+        own = (maker == access.row) & (barriers.lane[number] == access.lane)
+        early = there & ~seen & ~own
         if early.any():
             text = f"uses {self._place(access, early)}, whose initialisation nothing orders before"
             self._hazard(access, early, text, _FIX_INIT, number)
