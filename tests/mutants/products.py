@@ -115,6 +115,7 @@ def hopper() -> dict[str, Launch]:
         "sm90/two outputs": sm90(ONE, (72, 24, 136), outputs=2),
         "sm90/two outputs, two kinds": sm90(ONE, (72, 30, 136), outputs=2),
         "sm90/batch": sm90(ONE, (64, 32, 136), batch=2),
+        "sm90/more clusters than tiles": sm90(ONE, (72, 24, 72), clusters=3),
     }
 
 
