@@ -42,7 +42,7 @@ def attentions() -> dict[str, Launch]:
     one = {"consumers": 1, "turns": False}
     return {
         "attention/turns": attention(
-            AttentionConfig(16, 16), AttentionProblem(1, 2, 1, 140, 56, 16)
+            AttentionConfig(16, 16), AttentionProblem(1, 2, 1, 140, 40, 16)
         ),
         "attention/one group, one stage": attention(
             AttentionConfig(16, 32, (1, 1), **one), AttentionProblem(1, 2, 2, 70, 72, 8)

@@ -16,6 +16,10 @@ _FIX_INIT = (
     "let one thread call bar.init() and kd.fence_mbarrier_init(), then kd.sync_threads() (or "
     "kd.cluster_sync()) before anybody uses it"
 )
+_FIX_PHASE = (
+    "wait for the phase before, or for an arrival of somebody who has waited for it, such as the "
+    "release of the stage"
+)
 _FIX_COUNT = "create the mbarrier with as many arrivals as come in one phase, or let fewer arrive"
 _FIX_BYTES = "expect the bytes of exactly the transfers that complete at this mbarrier in one phase"
 
@@ -99,12 +103,26 @@ class MbarrierUse:
             )
             self._hazard(access, hidden, text, _FIX_INIT, number)
 
+    def _check_phase(self, access: Access, number: Array) -> None:
+        """Who arrives must know that transfers of the phase before have completed it."""
+        there = number >= 0
+        if not self._batch.clocks.kept or not there.any():
+            return
+        early = there & ~self._barriers.knows_phase(number, access.row)
+        if early.any():
+            text = (
+                f"arrives at {self._place(access, early)} without knowing that the transfers of "
+                "the phase before have come: another run counts it there"
+            )
+            self._hazard(access, early, text, _FIX_PHASE, number)
+
     # -- phases ----------------------------------------------------------------------------------
     def arrive(
         self, access: Access, count: Array, size: Array | None, *, relaxed: bool = False
     ) -> Array:
         """Arrive, after expecting more bytes; gives the mbarriers whose phases complete."""
         number = self.find(access)
+        self._check_phase(access, number)
         self._expect(access, number, size)
         return self._arrive(access, number, count, relaxed=relaxed)
 

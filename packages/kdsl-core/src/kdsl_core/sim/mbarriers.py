@@ -103,6 +103,13 @@ class Mbarriers:
             self.phase[done] += 1
         return np.asarray(done)
 
+    def knows_phase(self, number: Array, row: Array) -> Array:
+        """Whether warps `row` (n,) know that the transfers of the last complete phase have come."""
+        agent, epoch = self.agent[number], self.epoch[number]
+        silent = (agent < 0) | (epoch == 0) | (self.moved[number] < epoch)
+        known = self._batch.clocks.known[row, np.maximum(agent, 0)]
+        return np.asarray(silent | (known >= UNIT_EPOCH + epoch))
+
     def epochs(self, number: Array) -> Array:
         """The epochs that the transfers of the newest complete phases have."""
         return np.asarray(UNIT_EPOCH + self.epoch[number])
