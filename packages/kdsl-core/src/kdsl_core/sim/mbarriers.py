@@ -20,8 +20,8 @@ class Mbarriers:
     transfers; `phase` phases are complete. `agent` is the column of the clocks that stands for its
     transfers, −1 before the first one, and `epoch` that agent's, `moved` that of its last transfer,
     which instruction `pc` started. `maker` is the row whose `lane` initialised it in its epoch
-    `made`; `fenced` says that others than this block may use it, `foreign` that threads of others have
-    arrived. Waiting threads learn the clocks of those who arrived when a phase completes.
+    `made`; `fenced` says that others than this block may use it, `foreign` that threads of others
+    have arrived. Waiting threads learn the clocks of those who arrived when a phase completes.
     """
 
     def __init__(self, batch: Batch) -> None:
