@@ -207,6 +207,7 @@ BAD: dict[str, tuple[str, Any]] = {
     "bias shape": ("K957", lambda: attention(X, X, X, bias=array(8, 9))),
     "truth values": ("K957", lambda: attention(X, X, X, bias=array(8, 8, dtype=bool))),
     "long tiles": ("K950", lambda: AttentionConfig(264, 64)),
+    "odd heads of tiles": ("K950", lambda: AttentionConfig(40, 64)),
     "odd tiles": ("K950", lambda: AttentionConfig(64, 40)),
     "no stages": ("K950", lambda: AttentionConfig(64, 64, stages=(1, 0))),
     "turns of three": ("K952", lambda: AttentionConfig(64, 64, consumers=3)),

@@ -10,12 +10,14 @@ from kdsl_core.ir import Builder, Const, Op, Operand
 from kdsl_core.isa import arith, compare
 from kdsl_core.isa.async_copy import CpAsyncOp, CpAsyncWaitOp
 from kdsl_core.isa.barrier import BarrierArriveOp, BarrierSyncOp
+from kdsl_core.isa.bulk import BULK_BYTES, BulkLoadOp
 from kdsl_core.isa.bulk_groups import BulkWaitOp
 from kdsl_core.isa.cluster import MapAddressOp
 from kdsl_core.isa.instruction import InstructionOp
 from kdsl_core.isa.launch import SetMaxRegistersOp
 from kdsl_core.isa.matrix_copy import LdmatrixOp, StmatrixOp
 from kdsl_core.isa.mbarrier import (
+    MBARRIER_BYTES,
     MbarrierArriveOp,
     MbarrierExpectOp,
     MbarrierInitOp,
@@ -103,7 +105,31 @@ def bytes_expected(subject: Subject) -> Iterator[Mutant]:
         name = "expect_bytes" if isinstance(op, MbarrierArriveOp) else "size"
         given = getattr(op, name)
         for step in (size, -size) if given is not None else ():
-            yield _with("bytes_expected", op, f"{step:+}", **{name: _moved(given, step)})
+            yield _recomputed(
+                subject, "bytes_expected", op, name, given, _plus("add", step), f"{step:+}"
+            )
+
+
+def bulk(subject: Subject) -> Iterator[Mutant]:
+    """A bulk copy brings 16 bytes more or fewer, or puts them 16 bytes further."""
+    for op in subject.of(BulkLoadOp):
+        for step in (BULK_BYTES, -BULK_BYTES):
+            yield _recomputed(subject, "bulk", op, "size", op.size, _plus("add", step), f"{step:+}")
+        further = op.destination_offset + BULK_BYTES
+        yield _with("bulk", op, "destination further", destination_offset=further)
+
+
+def neighbour(subject: Subject) -> Iterator[Mutant]:
+    """An mbarrier that belongs to no ring is the one beside it."""
+    for op in subject.of(MbarrierArriveOp, MbarrierWaitOp, BulkLoadOp):
+        address, name = (
+            (op.barrier, "barrier_offset") if isinstance(op, BulkLoadOp) else (op.address, "offset")
+        )
+        if any(leaf in subject.rings for leaf in subject.leaves(address)):
+            continue
+        for step in (MBARRIER_BYTES, -MBARRIER_BYTES):
+            if (beside := getattr(op, name) + step) >= 0:
+                yield _with("neighbour", op, f"{step:+}", **{name: beside})
 
 
 def count(subject: Subject) -> Iterator[Mutant]:
@@ -197,6 +223,6 @@ def _moved(number: Operand, step: int) -> Const:
 
 
 OPERATORS = (
-    parity, phase, stage, depth, bytes_expected, count, barrier_id, pending, rank, multicast,
-    registers,
+    parity, phase, stage, depth, bytes_expected, bulk, neighbour, count, barrier_id, pending, rank,
+    multicast, registers,
 )  # fmt: skip

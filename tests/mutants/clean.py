@@ -10,8 +10,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from kdsl_core.errors import HazardError, KdslError
+from kdsl_fuse.kernels.attention_sm90_config import AttentionConfig
+from kdsl_fuse.kernels.attention_sm90_plan import AttentionProblem
+from kdsl_fuse.kernels.columns import ColumnsConfig
 from kdsl_fuse.kernels.gemm_sm90_config import Sm90Config
-from mutants.cases import BF16, F16, F32, Launch, cases, sm80, sm90, sums
+from kdsl_fuse.kernels.rows import RowConfig
+from mutants.attentions import attention
+from mutants.cases import cases
+from mutants.launch import BF16, F16, F32, Launch
+from mutants.products import pair90, sm80, sm90
+from mutants.reductions import column_wise, row_wise, sums
 from mutants.trial import Bench
 
 _HALVES = {BF16: "BF16BF16", F16: "F16F16"}
@@ -58,13 +66,13 @@ def _tried(rng: random.Random, seed: int) -> tuple[str, str | None]:
 
 
 def _drawn(rng: random.Random) -> tuple[str, Launch]:
-    draw = rng.choices((_drawn_sm90, _drawn_sm80, _drawn_sums, None), (6, 3, 1, 1))[0]
+    draw = rng.choices(*zip(*_DRAWS.items(), strict=True))[0]
     if draw is None:
         return rng.choice([*cases().items()])
     given = draw(rng)
     make = given.pop("make")
     name = f"{make.__name__}({_shown(given.items())})"
-    if make is sm90:
+    if isinstance(given.get("config"), dict):
         given["config"] = Sm90Config(**given["config"])
     return name, make(**given)
 
@@ -130,3 +138,77 @@ def _drawn_sums(rng: random.Random) -> dict[str, Any]:
         "make": sums, "m": rng.randint(1, 9), "n": rng.randint(1, 600), "contiguous": 1,
         "parts": rng.randint(2, 5), "tail": rng.random() < 0.5,
     }  # fmt: skip
+
+
+def _drawn_pair(rng: random.Random) -> dict[str, Any]:
+    given = _drawn_sm90(rng)
+    config, (m, n, k) = given["config"], given["sizes"]
+    majors = rng.choice(((1, 1), (1, 1), (0, 0), (0, 1), (1, 0)))
+    shares = 16 * config["cluster"][0]
+    columns = shares * rng.randint(1, 64 // shares) if majors[1] else 128
+    config |= {"tile": (config["tile"][0], columns, 64), "peers": 1, "splits": 1}
+    m, n = (x if major else -(-x // 8) * 8 for x, major in zip((m, n), majors, strict=True))
+    return {
+        "make": pair90, "config": config, "sizes": (m, n, k), "majors": majors,
+        "clusters": given["clusters"], "result": rng.choice((BF16, F32)),
+        "tail": rng.random() < 0.5,
+    }  # fmt: skip
+
+
+def _drawn_rows(rng: random.Random) -> dict[str, Any]:
+    """Held, streamed or staged rows; those that are held reach into each thread's last vector."""
+    kind = rng.choice(("held", "held", "streamed", "staged"))
+    lanes = rng.choice((1, 2, 8, 16, 32, 64, 96) if kind == "held" else (32, 64, 96))
+    dtype, vectors = rng.choice((F32, BF16)), rng.randint(1, 3)
+    width = (4 if dtype is F32 else 8) if kind == "staged" else rng.choice((1, 2, 4))
+    cluster = rng.choice((1, 1, 2, 4)) if lanes >= 32 else 1
+    groups = max(32 // lanes, 1) * (rng.randint(1, 2) if cluster == 1 and kind == "held" else 1)
+    config = RowConfig(
+        width, lanes, vectors, groups, rng.randint(1, 2) if kind == "held" else 1, cluster,
+        streamed=kind == "streamed", staged=rng.randint(1, 3) if kind == "staged" else 0,
+        early=rng.random() < 0.5, load=rng.choice(("", "cs")), store=rng.choice(("", "cs")),
+    )  # fmt: skip
+    each = lanes * cluster  # vectors that all threads take at a time
+    least, most = (vectors - 1) * each + 1, vectors * each * max(config.staged, 1)
+    length = width * rng.randint(least if kind == "held" else 1, most)
+    names = ("softmax", "cross_entropy", "layer_norm", "rms_norm", "sum", "max")
+    return {
+        "make": row_wise, "name": rng.choice(names), "config": config,
+        "shape": (rng.randint(1, 2 * config.rows + 1), length), "dtype": dtype,
+        "online": rng.random() < 0.5,
+    }  # fmt: skip
+
+
+def _drawn_columns(rng: random.Random) -> dict[str, Any]:
+    width, parts = rng.choice((1, 2, 4)), rng.randint(1, 3)
+    config = ColumnsConfig(
+        width, rng.randint(1, 4), parts, rng.choice((8, 16, 32)), rng.choice((4, 8)),
+        finished=parts == 1,
+    )  # fmt: skip
+    shape = rng.randint(parts, 80), width * rng.randint(1, 80)
+    name = rng.choice(("sum", "max", "mean"))
+    return {"make": column_wise, "name": name, "config": config, "shape": shape}
+
+
+def _drawn_attention(rng: random.Random) -> dict[str, Any]:
+    consumers, key_heads = rng.randint(1, 3), rng.randint(1, 2)
+    config = AttentionConfig(
+        16 * rng.randint(1, 4), 16 * rng.randint(1, 4), (rng.randint(1, 3), rng.randint(1, 3)),
+        consumers, rng.choice((None, "top-left", "bottom-right")), rng.choice(("bshd", "bhsd")),
+        turns=consumers == 2 and rng.random() < 0.7,
+        registers=rng.choice((None, (24, 160))),
+    )  # fmt: skip
+    problem = AttentionProblem(
+        rng.randint(1, 2), key_heads * rng.randint(1, 2), key_heads, rng.randint(1, 200),
+        rng.randint(1, 150), 8 * rng.randint(1, config.dim // 8),
+    )  # fmt: skip
+    return {
+        "make": attention, "config": config, "problem": problem, "biased": rng.random() < 0.3,
+        "blocks": rng.randint(1, 3), "dtype": rng.choice((BF16, F16)),
+    }  # fmt: skip
+
+
+_DRAWS: dict[Any, int] = {  # None: a case of the campaign as it is
+    _drawn_sm90: 6, _drawn_sm80: 3, _drawn_pair: 3, _drawn_attention: 3, _drawn_rows: 5,
+    _drawn_columns: 1, _drawn_sums: 1, None: 1,
+}  # fmt: skip

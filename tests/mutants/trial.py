@@ -19,7 +19,8 @@ from kdsl_core.lang.traced import Traced
 from kdsl_core.passes.check_wgmma import check_wgmma
 from kdsl_core.passes.verify import verify
 from mutants import amounts, ordering, shapes
-from mutants.cases import Launch, cases
+from mutants.cases import cases
+from mutants.launch import Launch
 from mutants.subject import Mutant, Subject
 
 OPERATORS = {f.__name__: f for f in (*ordering.OPERATORS, *amounts.OPERATORS, *shapes.OPERATORS)}

@@ -87,7 +87,7 @@ def test_reading_the_other_block(options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("options", [{}, *({"order": "shuffle", "seed": i} for i in range(3))])
 @pytest.mark.parametrize(
-    ("left_out", "want"), [("before", {"race", "uninit"}), ("after", {"exited"})]
+    ("left_out", "want"), [("before", {"race", "uninit", "exited"}), ("after", {"exited"})]
 )
 def test_without_a_barrier(left_out: str, want: set[str], options: dict[str, Any]) -> None:
     """Reading too early is a race (or reads nothing); leaving too early takes the memory away."""
@@ -102,6 +102,27 @@ def test_a_block_that_ended_has_a_code_of_its_own() -> None:
     assert hazard.error().code == "K513"
     assert "of its cluster, which may have ended" in hazard.message
     assert hazard.lines
+
+
+@pytest.mark.parametrize("release", [False, True])
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("order", ["linear", "shuffle"])
+def test_a_block_must_have_begun(release: bool, waits: bool, order: str) -> None:
+    """Nobody writes to a block that may not run yet; a relaxed arrival tells that it does."""
+    a = author()
+    s = a.shared("s", 128)
+    rank = special.special(a.b, "cluster_ctarank")
+    there = cluster.map_address(a.b, s, a.do("xor", rank, 1))
+    cluster.arrive(a.b, release=release)
+    if waits:
+        cluster.wait(a.b)
+    a.put("cluster", a.word(there, a.tid), rank)
+    if not waits:
+        cluster.wait(a.b)
+    meet(a)
+    hazards = a.run(2)(on_hazard="collect", order=order).hazards
+    texts = ["which may not have begun" in hazard.message for hazard in hazards]
+    assert texts == [True] * (not waits)
 
 
 def test_barrier_used_wrongly() -> None:

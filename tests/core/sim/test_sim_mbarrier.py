@@ -79,6 +79,18 @@ def test_use_before_the_initialisation_is_known() -> None:
     assert "barrier" in found(exchange(sync=False).run(z=words(32)))
 
 
+@pytest.mark.parametrize(("synced", "want"), [(False, ["barrier"]), (True, [])])
+def test_lanes_of_one_warp_use_what_one_of_them_initialised(synced: bool, want: list[str]) -> None:
+    """They are no more in step than warps are: a synchronisation must lie between."""
+    a = Author(32)
+    bar = make(a, 32)
+    if synced:
+        sync_warp(a.b)
+    mbarrier.arrive(a.b, bar)
+    mbarrier.wait(a.b, bar, a.const(0))
+    assert sorted(set(found(a.run()))) == want
+
+
 def test_use_without_initialisation() -> None:
     """Bytes that nobody made an mbarrier are none."""
     a = Author(32)

@@ -51,6 +51,7 @@ def of_a_peer(x: kd.Tensor["f32", "n"]):
     """Each block reads what the other one of its cluster wrote."""
     t = kd.smem(kd.f32, 32, name="t")
     i = kd.thread_idx()[0]
+    kd.cluster_sync()
     t[i] = 1.0
     x[i + 32 * kd.cluster_rank()] = kd.peer(t, 1 - kd.cluster_rank())[i]
     kd.cluster_sync()

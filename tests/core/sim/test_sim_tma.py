@@ -198,3 +198,23 @@ def test_loading_what_the_kernel_wrote(fence: str | None, want: list[str]) -> No
 
     first(a, go)
     assert found(a.run(z=np.zeros(32, u32.numpy))) == want
+
+
+@pytest.mark.parametrize(("waits", "want"), [(True, set()), (False, {"barrier"})])
+def test_arriving_behind_the_phase_before(waits: bool, want: set[str]) -> None:
+    """Who expects the next bytes knows that those before have come, else they count together."""
+    a = Author(32, x="u32")
+    tile, bar = a.shared("tile", 2 * BYTES), a.shared("bar", 8)
+
+    def copies() -> None:
+        mbarrier.init(a.b, bar, a.const(1))
+        mbarrier.fence_init(a.b)
+        for turn in range(2):
+            mbarrier.arrive(a.b, bar, expect_bytes=a.const(BYTES))
+            to, source = a.do("add", tile, turn * BYTES), a.address("x", a.const(turn * THREADS), 4)
+            bulk.bulk_load(a.b, to, source, a.const(BYTES), bar)
+            if waits or turn:
+                mbarrier.wait(a.b, bar, a.const(turn))
+
+    first(a, copies)
+    assert set(found(a.run(x=np.zeros(2 * THREADS, np.uint32)))) == want

@@ -25,7 +25,7 @@ HAZARDS = {
     "K508": "value: a failed assertion, or an operand for which the result is undefined",
     "K510": "runaway: more instructions than the run was given",
     "K512": "proxy: bytes that an asynchronous unit touches before a proxy fence shows them to it",
-    "K513": "exited: shared memory of a block of the cluster that may have ended",
+    "K513": "exited: shared memory of a block of the cluster that may not have begun or have ended",
     "K514": "unwritten: an element of an output that was never written; looked for on request only",
 }
 ERROR_CODES = {text.split(":")[0]: code for code, text in HAZARDS.items()}

@@ -207,6 +207,7 @@ class OrderPart(MachineBase):
             text = "waits at the cluster's barrier without having arrived"
             self.hazard("barrier", text, where=early[:, None], fix=_FIX_CLUSTER)
         go_on = self.cluster_barriers.wait(index, acquire)
+        self._shared.meet(self.batch.block_of[index[go_on]])
         self.hold("cluster", ~go_on, again=True)
 
     def require_lanes(self, source: Array, *, where: Array | None = None) -> None:

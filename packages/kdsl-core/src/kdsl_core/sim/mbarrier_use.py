@@ -16,6 +16,10 @@ _FIX_INIT = (
     "let one thread call bar.init() and kd.fence_mbarrier_init(), then kd.sync_threads() (or "
     "kd.cluster_sync()) before anybody uses it"
 )
+_FIX_PHASE = (
+    "wait for the phase before, or for an arrival of somebody who has waited for it, such as the "
+    "release of the stage"
+)
 _FIX_COUNT = "create the mbarrier with as many arrivals as come in one phase, or let fewer arrive"
 _FIX_BYTES = "expect the bytes of exactly the transfers that complete at this mbarrier in one phase"
 
@@ -51,7 +55,7 @@ class MbarrierUse:
             self._shared.barriers[offset[again] // 8] = False
         self._shared.store(access, np.zeros((offset.size, 8), np.uint8))
         first = np.unique(offset, return_index=True)[1]
-        self._barriers.init(offset[first], count[first], access.row[first])
+        self._barriers.init(offset[first], count[first], access.row[first], access.lane[first])
         self._shared.barriers[offset // 8] = True
         self._shared.has_barriers = True
 
@@ -85,7 +89,8 @@ class MbarrierUse:
         there = number >= 0
         maker = barriers.maker[number]
         seen = clocks.known[access.row, clocks.local[maker]] >= barriers.made[number]
-        early = there & ~seen & (maker != access.row)
+        own = (maker == access.row) & (barriers.lane[number] == access.lane)
+        early = there & ~seen & ~own
         if early.any():
             text = f"uses {self._place(access, early)}, whose initialisation nothing orders before"
             self._hazard(access, early, text, _FIX_INIT, number)
@@ -98,12 +103,26 @@ class MbarrierUse:
             )
             self._hazard(access, hidden, text, _FIX_INIT, number)
 
+    def _check_phase(self, access: Access, number: Array) -> None:
+        """Who arrives must know that transfers of the phase before have completed it."""
+        there = number >= 0
+        if not self._batch.clocks.kept or not there.any():
+            return
+        early = there & ~self._barriers.knows_phase(number, access.row)
+        if early.any():
+            text = (
+                f"arrives at {self._place(access, early)} without knowing that the transfers of "
+                "the phase before have come: another run counts it there"
+            )
+            self._hazard(access, early, text, _FIX_PHASE, number)
+
     # -- phases ----------------------------------------------------------------------------------
     def arrive(
         self, access: Access, count: Array, size: Array | None, *, relaxed: bool = False
     ) -> Array:
         """Arrive, after expecting more bytes; gives the mbarriers whose phases complete."""
         number = self.find(access)
+        self._check_phase(access, number)
         self._expect(access, number, size)
         return self._arrive(access, number, count, relaxed=relaxed)
 

@@ -19,9 +19,9 @@ class Mbarriers:
     Of each number: `count` arrivals make a phase, of which `pending` are missing and `bytes` of
     transfers; `phase` phases are complete. `agent` is the column of the clocks that stands for its
     transfers, −1 before the first one, and `epoch` that agent's, `moved` that of its last transfer,
-    which instruction `pc` started. `maker` is the row that initialised it in its epoch `made`;
-    `fenced` says that others than this block may use it, `foreign` that threads of others have
-    arrived. Waiting threads learn the clocks of those who arrived when a phase completes.
+    which instruction `pc` started. `maker` is the row whose `lane` initialised it in its epoch
+    `made`; `fenced` says that others than this block may use it, `foreign` that threads of others
+    have arrived. Waiting threads learn the clocks of those who arrived when a phase completes.
     """
 
     def __init__(self, batch: Batch) -> None:
@@ -29,7 +29,7 @@ class Mbarriers:
         self._number = np.full(batch.shared.size // _WORD, -1, np.int64)
         self.offset, self.count, self.pending, self.bytes, self.phase = _columns(5)
         self.agent, self.epoch, self.maker, self.made, self.fenced = _columns(5)
-        self.moved, self.pc, self.foreign = _columns(3)
+        self.moved, self.pc, self.foreign, self.lane = _columns(4)
         self._arriving = batch.clocks.table(0)
         self._released = batch.clocks.table(0)
         self._waiting: dict[int, set[int]] = {}
@@ -38,15 +38,15 @@ class Mbarriers:
         """The numbers of live mbarriers at offsets into the batch's bytes (n,), −1 for none."""
         return np.asarray(self._number[offset // _WORD])
 
-    def init(self, offset: Array, count: Array, row: Array) -> None:
-        """Warps `row` make mbarriers at distinct offsets (n,)."""
+    def init(self, offset: Array, count: Array, row: Array, lane: Array) -> None:
+        """Lanes of warps `row` make mbarriers at distinct offsets (n,)."""
         number = np.arange(self.offset.size, self.offset.size + offset.size)
         epoch = self._batch.clocks.epoch[row]
         zero = np.zeros(offset.size, np.int64)
         for name, new in (
             ("offset", offset), ("count", count), ("pending", count), ("bytes", zero),
             ("phase", zero), ("agent", zero - 1), ("epoch", zero), ("maker", row), ("made", epoch),
-            ("fenced", zero), ("moved", zero), ("pc", zero), ("foreign", zero),
+            ("fenced", zero), ("moved", zero), ("pc", zero), ("foreign", zero), ("lane", lane),
         ):  # fmt: skip
             setattr(self, name, np.concatenate([getattr(self, name), new]))
         self._number[offset // _WORD] = number
@@ -102,6 +102,13 @@ class Mbarriers:
             self.pending[done] = self.count[done]
             self.phase[done] += 1
         return np.asarray(done)
+
+    def knows_phase(self, number: Array, row: Array) -> Array:
+        """Whether warps `row` (n,) know that the transfers of the last complete phase have come."""
+        agent, epoch = self.agent[number], self.epoch[number]
+        silent = (agent < 0) | (epoch == 0) | (self.moved[number] < epoch)
+        known = self._batch.clocks.known[row, np.maximum(agent, 0)]
+        return np.asarray(silent | (known >= UNIT_EPOCH + epoch))
 
     def epochs(self, number: Array) -> Array:
         """The epochs that the transfers of the newest complete phases have."""

@@ -43,6 +43,11 @@ class SharedAccess:
         if self._lifetimes and int(access.address.max()) > IN_BLOCK:
             self._lifetimes.touch(access, self.block_of(access))
 
+    def meet(self, blocks: Array) -> None:
+        """Warps of the batch's blocks have waited at their cluster's barrier."""
+        if self._lifetimes:
+            self._lifetimes.meet(blocks)
+
     def end(self, blocks: Array) -> None:
         """Threads of the batch's blocks ended."""
         if self._lifetimes:

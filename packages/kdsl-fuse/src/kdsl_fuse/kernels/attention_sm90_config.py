@@ -37,12 +37,12 @@ class AttentionConfig:
     registers: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
-        shape = self.dim % 8 == 0 and 8 <= self.dim <= MOST_DIM
+        shape = self.dim % 16 == 0 and 16 <= self.dim <= MOST_DIM
         shape = shape and self.columns % 16 == 0 and 16 <= self.columns <= MOST_DIM
         if not shape or not 1 <= self.consumers <= 3 or min(self.stages) < 1:
             raise kd.ArgumentError(
-                f"heads have a multiple of 8 elements up to {MOST_DIM}, keys come by a multiple of "
-                f"16 up to {MOST_DIM}, for 1 to 3 warp groups in 1 stage or more, got {self}",
+                f"heads have a multiple of 16 elements, keys come by a multiple of 16, both up to "
+                f"{MOST_DIM}, for 1 to 3 warp groups in 1 stage or more, got {self}",
                 code="K950",
                 fix="take what `choose` gives as an example",
             )

@@ -157,7 +157,7 @@ def attention(
 def problem_of(q: Any, k: Any, v: Any, layout: str = "bshd") -> AttentionProblem:
     """The sizes of operands, once they fit together."""
     if layout not in LAYOUTS:
-        AttentionConfig(8, 16, layout=layout)  # refuses it
+        AttentionConfig(16, 16, layout=layout)  # refuses it
     facts = [facts_of(x, name) for name, x in (("q", q), ("k", k), ("v", v))]
     shapes = [tuple(f.shape) for f in facts]
     if any(len(shape) != 4 for shape in shapes):
