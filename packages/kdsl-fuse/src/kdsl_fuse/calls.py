@@ -109,7 +109,7 @@ class Preparation:
 class KernelCall:
     """A kernel with everything that a launch needs but the arrays.
 
-    The kernel's array arguments are `operands`, `outputs` and `extras`; `seen` are the shapes in
+    The kernel's array arguments are `operands`, `outputs` and `extras`; `seen` are the layouts in
     which it sees outputs, where they are not their own. A `transposed` call computes transposes of
     the outputs from those of the extras. `statics` are its trace-time arguments (`epilogue`,
     `config`), and `summary` tells the configuration in few words. `overlap` says that the kernel
@@ -130,7 +130,7 @@ class KernelCall:
     overlap: bool = False
     transposed: bool = False
     preparation: Preparation = field(default_factory=Preparation)
-    seen: tuple[Shape, ...] = ()
+    seen: tuple[Strided, ...] = ()
     formula: str = ""
 
     @property
@@ -183,8 +183,8 @@ class KernelCall:
     def arguments(self, values: Mapping[str, Any], *outputs: Any) -> list[Any]:
         """The kernel's array arguments, in order."""
         operands = self.preparation.operands([read.view(values) for read in self.operands])
-        shapes = zip(outputs, self.seen or (None,) * len(outputs), strict=True)
-        seen = [x if shape is None else arrays.view(x, Strided.dense(shape)) for x, shape in shapes]
+        layouts = zip(outputs, self.seen or (None,) * len(outputs), strict=True)
+        seen = [x if layout is None else arrays.view(x, layout) for x, layout in layouts]
         others = [*seen, *(read.view(values) for read in self.extras)]
         return [*operands, *(map(arrays.transposed, others) if self.transposed else others)]
 
@@ -231,10 +231,10 @@ class KernelCall:
         import kdsl_core as kd
 
         operands = [self.preparation.spec(read) for read in self.operands]
-        shapes = self.seen or [node.shape for node in self.outputs]
+        layouts = self.seen or [Strided.dense(node.shape) for node in self.outputs]
         stores = [
-            Operand(node.name, node.dtype, Strided.dense(shape))
-            for node, shape in zip(self.outputs, shapes, strict=True)
+            Operand(node.name, node.dtype, layout)
+            for node, layout in zip(self.outputs, layouts, strict=True)
         ]
         turn = -1 if self.transposed else 1
         others = [
