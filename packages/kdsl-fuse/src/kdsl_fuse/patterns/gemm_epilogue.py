@@ -56,7 +56,7 @@ class GemmEpilogue:
         if refusal is not None:
             return refusal
         fold = fold_of(facts.graph, anchor)
-        growth = grow_tail(facts, anchor, admit(facts.graph, anchor, fold), storable)
+        growth = grow_tail(facts, [anchor], admit(facts.graph, anchor, fold), storable)
         simple = partial(evaluable, facts.graph, anchor, fold=fold)
         matches = []
         for size in growth.cuts[: -1 - MOST_VARIANTS : -1]:
