@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from kdsl_fuse.patterns.attention import FlashAttention
 from kdsl_fuse.patterns.base import Example, Match, Options, Pattern
 from kdsl_fuse.patterns.custom import CustomKernel
 from kdsl_fuse.patterns.gated_pair import GatedPair
 from kdsl_fuse.patterns.gemm_epilogue import GemmEpilogue
 from kdsl_fuse.patterns.registered import REGISTERED
 
-ALL_PATTERNS: tuple[Pattern, ...] = (CustomKernel(), GatedPair(), GemmEpilogue())
+ALL_PATTERNS: tuple[Pattern, ...] = (CustomKernel(), GatedPair(), GemmEpilogue(), FlashAttention())
 
 
 def patterns_in_order() -> tuple[Pattern, ...]:

@@ -128,7 +128,7 @@ class Sm90Family:
         """Whether the target has the instruction, the instruction the type, and TMA the batch."""
         if options.gemm is not None or not has_wgmma(gemm.dtype, options.target):
             return False
-        return not gemm.is_batch or is_addressable(gemm.a) and is_addressable(gemm.b)
+        return not gemm.is_batch or (is_addressable(gemm.a) and is_addressable(gemm.b))
 
     def call(self, gemm: Gemm, options: Options) -> KernelCall:
         """A launch of a persistent grid, by the plan chosen for the sizes."""

@@ -46,7 +46,7 @@ def storable(node: Node) -> Reason | None:
 
 
 def admit(graph: Graph, anchor: Node, fold: Fold = as_rows) -> Guard:
-    """What refuses nodes as members of the anchor's tail, in a kernel that sees values by `fold`."""
+    """What refuses nodes as members of the anchor's tail; the kernel sees values by `fold`."""
 
     def guard(node: Node) -> Reason | None:
         if node.shape != anchor.shape:
@@ -60,9 +60,7 @@ def admit(graph: Graph, anchor: Node, fold: Fold = as_rows) -> Guard:
     return guard
 
 
-def evaluable(
-    graph: Graph, anchor: Node, node: Node, fold: Fold = as_rows
-) -> Reason | None:
+def evaluable(graph: Graph, anchor: Node, node: Node, fold: Fold = as_rows) -> Reason | None:
     """Refuse a node that a kernel cannot evaluate for each element of the anchor's shape."""
     refusal = _computable(graph, node)
     if refusal is not None:
