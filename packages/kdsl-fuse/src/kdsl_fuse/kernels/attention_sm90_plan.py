@@ -216,7 +216,7 @@ def _broadcast_bias(bias: Any, problem: AttentionProblem) -> Any:
     fits = len(shape) == 4 and all(n in (1, m) for n, m in zip(shape, scores, strict=False))
     if not fits or facts.dtype not in BIASES:
         raise kd.ArgumentError(
-            f"a bias is f32, f16, bf16 or boolean and broadcast to {scores} (batch, heads, queries, "
+            f"a bias is f32, f16, bf16 or boolean, broadcast to {scores} (batch, heads, queries, "
             f"keys), got {facts.dtype} {tuple(facts.shape)}",
             code="K957",
             fix="of a mask of integers make truth values: mask != 0",
