@@ -1,4 +1,4 @@
-"""Gated pairs, batches of products and attention: which kernel a graph gets, and why not another."""
+"""Gated pairs, batches of products and attention: which kernel a graph gets, and why no other."""
 
 from __future__ import annotations
 
