@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import runpy
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -116,6 +118,26 @@ def test_three_products_make_a_pair_and_one() -> None:
     assert sorted(names(plan)) == ["gated_sm80", "gemm_sm80"]
 
 
+NO_HALVES = {
+    "halves that overlap": lambda y: (y[:, :10], y[:, 6:]),
+    "three parts": lambda y: (y[:, :5], y[:, 5:10] + y[:, 10:15]),
+    "rows": lambda y: (y[:10], y[10:]),
+    "every other column": lambda y: (y[:, ::2], y[:, 1::2]),
+}
+
+
+@pytest.mark.parametrize("name", NO_HALVES)
+def test_parts_that_are_no_halves(name: str) -> None:
+    """Only the left and the right half of all columns make a pair."""
+
+    def layer(x: Any, w: Any) -> Any:
+        first, second = NO_HALVES[name](x @ w)
+        return kf.silu(first) * second
+
+    plan = kf.fuse(target="sm_90a", fallback="numpy")(layer).plan(numbers(20, 24), numbers(24, 16))
+    assert "gated_sm90" not in names(plan)
+
+
 # -- batches --------------------------------------------------------------------------------
 
 
@@ -152,6 +174,28 @@ def test_a_matrix_for_the_whole_batch() -> None:
     assert names(plan) == ["batch_gemm_sm80"]
     plan = planned(lambda x, w: x @ w, numbers(3, 12, 16), numbers(1, 16, 8))
     assert names(plan) == ["gemm_sm90"] and len(plan.calls[0].operands[0].shape) == 2
+
+
+EJECTED: dict[str, tuple[Any, list[Any]]] = {
+    "gated": (swiglu, [numbers(20, 24), numbers(24, 16), numbers(24, 16)]),
+    "batch": (lambda x, w: kf.relu(x @ w), [numbers(2, 20, 24), numbers(2, 24, 16)]),
+    "attention": (
+        lambda q, k, m: kf.attention(q, k, k, m, causal=True),
+        [numbers(1, 4, 20, 16), numbers(1, 2, 24, 16), numbers(20, 24)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EJECTED)
+def test_they_can_be_ejected(name: str, tmp_path: Path) -> None:
+    """The file runs on its own, equals its reference, and gives the same bits in the plan."""
+    function, args = EJECTED[name]
+    plan = kf.fuse(target="sm_90a")(function).plan(*args)
+    first = plan.run(*args)
+    (path,) = kf.eject(plan, tmp_path)
+    runpy.run_path(str(path))["test_kernel"]()
+    kf.load(plan, tmp_path)
+    assert plan.run(*args).tobytes() == first.tobytes()
 
 
 # -- attention ------------------------------------------------------------------------------

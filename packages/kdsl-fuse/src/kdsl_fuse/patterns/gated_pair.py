@@ -16,6 +16,7 @@ from kdsl_fuse.patterns.tails import admit, build_tail, evaluable, storable
 from kdsl_fuse.reasons import Reason
 from kdsl_fuse.strided import Strided
 
+Pair = tuple[Node, Node]
 FORMULA = "a @ b.T, a @ c.T"
 MOST_PARTNERS = 8  # products of the same matrix that one is tried with
 SUMS = 2
@@ -23,6 +24,8 @@ SUMS = 2
 
 class GatedPair:
     """act(x @ w + …) * (x @ v + …) …: any pointwise function of two products that share x.
+
+    Both may be halves of one product, as many models keep their weights.
 
     Weights stay as they are: half of each tile's columns are of w, half of v. A thread holds the
     sums of both for the same results, so neither product goes through memory.
@@ -51,6 +54,11 @@ class GatedPair:
             target="sm_90a",
         ),
         Example(
+            "halves of one product",
+            lambda kf, x, w, r: kf.tanh((y := x @ w)[..., :12]) * y[..., 12:] - r,
+            (("f16", (2, 5, 16)), ("f16", (16, 24)), ("f16", (12,))),
+        ),
+        Example(
             "any function of two products",
             lambda kf, x, w, v, b: kf.maximum(x @ w - x @ v, b),
             (("f32", (9, 8)), ("f32", (8, 12)), ("f32", (8, 12)), ("f32", (9, 1))),
@@ -61,27 +69,29 @@ class GatedPair:
         """The product with each later one of the same matrix that meets it in a pointwise tail."""
         if options.gemm is not None:  # the caller's kernel computes one product
             return []
-        partners = _partners(facts, anchor)
-        if not partners:
+        pairs = [(anchor, partner) for partner in _partners(facts, anchor)]
+        pairs += _halves(facts.graph, anchor)
+        if not pairs:
             return []
         refusal = guard(facts.graph, anchor, options)
         if refusal is not None:
             return refusal
-        found = (self._pair(facts, anchor, partner) for partner in partners)
+        found = (self._pair(facts, anchor, pair) for pair in pairs)
         return [match for match in found if match is not None]
 
-    def _pair(self, facts: Facts, first: Node, second: Node) -> Match | None:
-        graph, pair = facts.graph, (first, second)
-        if not _alike(right(graph, first), right(graph, second)):
+    def _pair(self, facts: Facts, anchor: Node, pair: Pair) -> Match | None:
+        graph = facts.graph
+        if not _alike(*_weights(graph, anchor, pair)):
             return None
-        growth = grow_tail(facts, pair, admit(graph, first), storable)
+        growth = grow_tail(facts, pair, admit(graph, pair[0]), storable)
         if not growth.cuts:
             return None
-        simple = partial(evaluable, graph, first)
+        simple = partial(evaluable, graph, pair[0])
         extra = side_nodes(facts, growth.covered, simple, anchors=SUMS)
+        head = () if anchor is pair[0] else (anchor,)
         return Match(
             self,
-            tuple(growth.covered),
+            (*head, *growth.covered),
             recomputed=tuple(extra),
             refused=growth.reasons,
             role="in one kernel with the gate",
@@ -89,10 +99,10 @@ class GatedPair:
 
     def lower(self, graph: Graph, match: Match, options: Options) -> KernelCall:
         """The call of a kernel for gated pairs with the tail as its epilogue."""
-        first, second = match.covered[:SUMS]
-        a, gate, up = left(graph, first), right(graph, first), right(graph, second)
-        assert a and gate and up, f"the guard let {first} pass"
-        tail, extras = build_tail(graph, match, sums=SUMS)
+        pair = _pair_of(match)
+        a, (gate, up) = left(graph, match.anchor), _weights(graph, match.anchor, pair)
+        assert a and gate and up, f"the guard let {match.anchor} pass"
+        tail, extras = build_tail(graph, match, sums=pair)
         launch = _on_hopper if has_wgmma(a.dtype, options.target) else _elsewhere
         sizes = a.shape[0], gate.shape[0], a.shape[1]
         seen = as_rows(Strided.dense(match.root.shape))
@@ -104,6 +114,37 @@ class GatedPair:
             seen=() if match.root.rank == 2 or seen is None else (seen,),
             formula=FORMULA,
         )
+
+
+def _pair_of(match: Match) -> Pair:
+    """What the tail of a match begins with: two products, or the two halves of one."""
+    first, second, third, *_ = match.covered
+    return (first, second) if second.op.name == "MatMul" else (second, third)
+
+
+def _weights(graph: Graph, anchor: Node, pair: Pair) -> tuple[Operand | None, Operand | None]:
+    """The weights of two products, or those of the halves of one."""
+    if anchor is pair[0]:
+        return right(graph, pair[0]), right(graph, pair[1])
+    both = right(graph, anchor)
+    if both is None:
+        return None, None
+    n, k = both.shape[0] // 2, both.shape[1]
+    gate, up = (both.layout.sliced((start, 0), (1, 1), (n, k)) for start in (0, n))
+    return both.seen_as(gate), both.seen_as(up)
+
+
+def _halves(graph: Graph, anchor: Node) -> list[Pair]:
+    """Both halves of the product's columns, where nothing else reads it."""
+    parts = graph.consumers(anchor)
+    if fold_of(graph, anchor) is not as_rows or [x.op.name for x in parts] != ["Slice"] * 2:
+        return []
+    half = (*anchor.shape[:-1], anchor.shape[-1] // 2)
+    first, second = sorted(parts, key=lambda node: node.op["starts"])
+    starts = ((0,) * anchor.rank, (*(0,) * (anchor.rank - 1), half[-1]))
+    fits = (first.op["starts"], second.op["starts"]) == starts and anchor.shape[-1] % 2 == 0
+    plain = all(x.shape == half and set(x.op["steps"]) == {1} for x in parts)
+    return [(first, second)] if fits and plain else []
 
 
 def _partners(facts: Facts, anchor: Node) -> list[Node]:

@@ -5,11 +5,13 @@ A pattern grows a tail with `admit` and `storable`, and lowers it with `build_ta
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from kdsl_core.dtypes import bf16, boolean, f16, f32, i8, i16, i32, u8, u16, u32
 from kdsl_fuse import calls
 from kdsl_fuse.calls import Operand
 from kdsl_fuse.graph import Graph, Node
-from kdsl_fuse.match import Guard
+from kdsl_fuse.match import Guard, is_pointwise
 from kdsl_fuse.origin import line_of
 from kdsl_fuse.patterns.base import Match
 from kdsl_fuse.patterns.folds import Fold, as_rows
@@ -87,18 +89,18 @@ def as_seen(graph: Graph, node: Node, shape: Shape, fold: Fold = as_rows) -> Ope
 
 
 def build_tail(
-    graph: Graph, match: Match, sums: int = 1, fold: Fold = as_rows
+    graph: Graph, match: Match, sums: Sequence[Node] = (), fold: Fold = as_rows
 ) -> tuple[Tail, tuple[Operand, ...]]:
     """The match's pointwise nodes as a Tail, and the arrays that it loads, in its order.
 
-    The first `sums` nodes of the match are the accumulators.
+    `sums` are the accumulators, the match's anchor unless stated.
     """
-    products = match.covered[:sums]
-    nodes = [*match.recomputed, *match.covered[sums:]]
-    computed = {node.name for node in (*products, *nodes)}
+    sums = sums or (match.anchor,)
+    nodes = [*match.recomputed, *(node for node in match.covered if is_pointwise(node))]
+    computed = {node.name for node in (*sums, *nodes)}
     reads = [x for node in nodes for x in graph.operands(node) if x.name not in computed]
     loaded = list(dict.fromkeys(x for x in reads if not x.is_number))
-    index = {node.name: position for position, node in enumerate((*products, *loaded))}
+    index = {node.name: position for position, node in enumerate((*sums, *loaded))}
     steps: list[Step] = []
     first = len(index)
     for node in [*dict.fromkeys(x for x in reads if x.is_number), *nodes]:
@@ -114,8 +116,8 @@ def build_tail(
     if result.op.name == "Cast" and _closes(graph.operands(result)[0], computed):
         steps.pop()
         (result,) = graph.operands(result)
-    tail = Tail(tuple(x.dtype.name for x in loaded), tuple(steps), index[result.name], sums)
-    extras = [as_seen(graph, x, match.anchor.shape, fold) for x in loaded]
+    tail = Tail(tuple(x.dtype.name for x in loaded), tuple(steps), index[result.name], len(sums))
+    extras = [as_seen(graph, x, sums[0].shape, fold) for x in loaded]
     return tail, tuple(extra for extra in extras if extra is not None)
 
 
