@@ -15,6 +15,7 @@ import kdsl_fuse as kf
 from kdsl_core.errors import FusionError
 from kdsl_fuse.plan import Plan
 from kdsl_fuse.reference import evaluate
+from kdsl_runtime.assemble import assemble
 
 BF16, F16, F32 = ml_dtypes.bfloat16, np.float16, np.float32
 
@@ -166,6 +167,14 @@ def test_batches_with_tails(dtype: Any, target: str, kernel: str) -> None:
     assert [x.shape for x in arguments] == [tuple(x.shape) for x in call.specs()]
     strides = [tuple(s // x.itemsize for s in x.strides) for x in arguments]
     assert strides == [tuple(x.strides) for x in call.specs()]
+
+
+def test_large_batches_build_without_spills() -> None:
+    """The tail of a batch has registers for what it reads."""
+    specs = [kd.spec("bf16", s) for s in ((16, 2048, 1024), (16, 1024, 2048), (2048,))]
+    plan = kf.fuse(target="sm_90a")(lambda x, w, b: kf.gelu(x @ w + b)).plan(*specs)
+    report = assemble(plan.calls[0].module("sm_90a"), "sm_90a").report
+    assert (report.warnings, report.spill_stores, report.stack) == ((), 0, 0)
 
 
 def test_a_matrix_for_the_whole_batch() -> None:

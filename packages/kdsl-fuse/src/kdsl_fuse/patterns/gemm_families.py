@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 FORMULA = "a @ b.T"
 FORMULA_OF_BATCH = 'np.einsum("mkl,nkl->mnl", a, b)'
+ROOM = (40, 232)  # registers of a producing and of a consuming thread
 TMA_BYTES = 16  # that starts and strides are to be multiples of
 MOST_ACCUMULATORS = 96  # of a thread, beside which a tail has registers enough
 
@@ -213,12 +214,14 @@ def _in_order(gemm: Gemm, plan: Sm90Plan) -> tuple[Operand, Operand]:
 
 
 def _with_room(config: Sm90Config, gemm: Gemm) -> Sm90Config:
-    """The plan's configuration, or one whose threads have registers for matrices of the tail."""
+    """The plan's configuration, or one whose threads have registers for what the tail reads."""
+    if gemm.is_batch and gemm.extras and config.pingpong and config.registers is None:
+        config = replace(config, registers=ROOM)  # the place of a batch takes some, too
     reads_matrix = any(0 not in extra.strides[:2] for extra in gemm.extras)
     if not (reads_matrix and _fills_threads(config)):
         return config
     by_rows = (128, 128, config.tile[2])
-    return replace(config, tile=by_rows, schedule="cooperative", stages=4, registers=(40, 232))
+    return replace(config, tile=by_rows, schedule="cooperative", stages=4, registers=ROOM)
 
 
 def _fills_threads(config: Sm90Config) -> bool:
