@@ -70,8 +70,8 @@ CASES: dict[str, tuple[Any, tuple[Any, ...], type[KdslError], str, int, str, str
         *("K903", 2, r"\[8\] and \[8, 16\]", "second axis"),
     ),
     "batched": (
-        *(product, (X[None], W[None]), FusionError),
-        *("K909", 2, r"KF-RANK.*\[1, 4, 8\]", "each matrix"),
+        *(product, (np.ones((2, 2, 4, 8), F32), np.ones((2, 1, 8, 8), F32)), FusionError),
+        *("K909", 2, r"KF-LAYOUT.*\[2, 1, 8, 8\].*a batch", "ascontiguousarray"),
     ),
     "inner sizes": (
         *(product, (X, W.T), FusionError),

@@ -99,7 +99,7 @@ def test_attention(name: str) -> None:
     operand = kd.spec("bf16", (2, *sizes, config.dim))
     bias = [kd.spec("bf16", (2, 16, SIZE, SIZE))] if biased else []
     module = attention_sm90.module(
-        operand, operand, operand, operand, 0.125, 4, *bias,
-        target="sm_90a", block=config.threads, config=config,
+        operand, operand, operand, operand, *bias,
+        target="sm_90a", block=config.threads, config=config, scale=0.125, together=4,
     )  # fmt: skip
     assert_clean(module, config.threads)

@@ -114,7 +114,8 @@ class KernelCall:
     computes transposes of the outputs from those of the extras. `statics` are its trace-time
     arguments (`epilogue`, `config`), and `summary` tells the configuration in few words. `overlap`
     says that the kernel itself waits for the launch before. `formula` is what the epilogue is
-    applied to, in NumPy's words, with a, b, … for the operands in f32.
+    applied to, in NumPy's words, with a, b, … for the operands in f32; without one, the result,
+    with x0, … for extras.
     """
 
     name: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kdsl_fuse.calls import stored
 from kdsl_fuse.graph import Graph
 from kdsl_fuse.patterns.base import Match
 
@@ -39,9 +40,14 @@ def savings(graph: Graph, match: Match) -> Savings:
         readers = sum(consumer.name in members for consumer in graph.consumers(node))
         traffic += node.bytes * (readers + (node not in match.stores))
     traffic += sum(2 * node.bytes for node in match.recomputed)
-    return Savings(traffic, len(match.covered) - 1 + len(match.recomputed))
+    return Savings(traffic, _computed(graph, match) - 1 + len(match.recomputed))
 
 
 def gain_us(graph: Graph, match: Match) -> float:
     """How much better a plan is with this match than with none of its nodes covered, in µs."""
-    return savings(graph, match).us + match.preference_us + UNCOVERED_US * len(match.covered)
+    return savings(graph, match).us + match.preference_us + UNCOVERED_US * _computed(graph, match)
+
+
+def _computed(graph: Graph, match: Match) -> int:
+    """How many of the covered nodes are values of their own, no views of others."""
+    return sum(stored(graph, node)[0] is node for node in match.covered)

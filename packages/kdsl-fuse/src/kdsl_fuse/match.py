@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,20 +24,20 @@ def is_free(node: Node) -> bool:
 
 @dataclass
 class Growth:
-    """What grew from an anchor: `members` in order, of which the first cuts[i] are legal, each i.
+    """What grew from anchors: `members` in order, of which the first cuts[i] are legal, each i.
 
-    `reasons` says of each node behind the last cut why it stayed outside.
+    `reasons` says of each node behind the last cut why it stayed outside. Of several anchors there
+    may be no cut, since only a node that ends them all makes one.
     """
 
-    anchor: Node
     members: list[Node]
-    cuts: list[int] = field(default_factory=lambda: [1])
+    cuts: list[int]
     reasons: dict[str, Reason] = field(default_factory=dict)
 
     @property
     def covered(self) -> list[Node]:
-        """The anchor and its longest legal tail."""
-        return self.members[: self.cuts[-1]]
+        """The anchors and their longest legal tail."""
+        return self.members[: self.cuts[-1] if self.cuts else 0]
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,8 @@ def is_pointwise(node: Node) -> bool:
     return op_named(node.op.name).is_pointwise
 
 
-def grow_tail(facts: Facts, anchor: Node, admit: Guard, store: Guard) -> Growth:
-    """Follow the pointwise consumers of `anchor`, and keep the longest part with one way out.
+def grow_tail(facts: Facts, anchors: Sequence[Node], admit: Guard, store: Guard) -> Growth:
+    """Follow the pointwise consumers of the anchors, and keep the longest part with one way out.
 
     `admit` refuses a node as a member, `store` refuses it as the value that is written. A node is a
     legal way out when every edge that leaves an earlier member ends in a member: then, and only
@@ -88,10 +88,11 @@ def grow_tail(facts: Facts, anchor: Node, admit: Guard, store: Guard) -> Growth:
     in a member, so a network of many layers is not walked once per layer.
     """
     graph = facts.graph
-    growth = Growth(anchor, [anchor])
-    members = {anchor.name}
+    growth = Growth(list(anchors), [1] if len(anchors) == 1 else [])
+    members = {anchor.name for anchor in anchors}
     frontier = _Frontier(graph, facts.order, admit, growth.reasons)
-    frontier.leave(anchor)
+    for anchor in anchors:
+        frontier.leave(anchor)
     while not frontier.sealed and (node := frontier.pop()) is not None:
         frontier.open_edges -= sum(operand.name in members for operand in graph.operands(node))
         members.add(node.name)
@@ -158,7 +159,7 @@ def _explain_the_rest(graph: Graph, growth: Growth, waiting: list[Node]) -> None
     inner = {node.name for node in growth.covered[:-1]}
     outer = [node for node in seen if node.name not in inner]
     escaping = [node for node in outer if _needed_outside(graph, node, names)]
-    for node in seen[growth.cuts[-1] :]:
+    for node in seen[len(growth.covered) :]:
         other = next((other for other in escaping if other is not node), None)
         if node.name not in growth.reasons and other is not None:
             growth.reasons[node.name] = escapes(graph, other, names)
@@ -184,8 +185,8 @@ def escapes(graph: Graph, node: Node, members: set[str]) -> Reason:
     )
 
 
-def side_nodes(facts: Facts, region: list[Node], admit: Guard) -> list[Node]:
-    """Pointwise nodes that feed the tail `region[1:]` from arguments alone, in topological order.
+def side_nodes(facts: Facts, region: list[Node], admit: Guard, anchors: int = 1) -> list[Node]:
+    """Pointwise nodes that feed the tail behind the anchors from arguments alone, in order.
 
     They are recomputed for each element inside the kernel, so nothing escapes even if others read
     them too.
@@ -193,7 +194,7 @@ def side_nodes(facts: Facts, region: list[Node], admit: Guard) -> list[Node]:
     graph = facts.graph
     seen = {node.name for node in region}
     found: list[Node] = []
-    stack = [operand for node in region[1:] for operand in graph.operands(node)]
+    stack = [operand for node in region[anchors:] for operand in graph.operands(node)]
     while stack:
         node = stack.pop()
         if node.name in seen:

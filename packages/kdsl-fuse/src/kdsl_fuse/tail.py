@@ -15,6 +15,8 @@ from kdsl_fuse.ops import op_named
 class Step:
     """One operator on earlier values: 0 is the accumulator, then the extras, then the steps.
 
+    Where there are several accumulators, they come first.
+
     A Constant's number is kept as text (`repr`), because 0.0 and −0.0, and 1 and 1.0, are equal as
     numbers but not the same program. `loc` is where it was written, which makes no difference.
     """
@@ -29,6 +31,8 @@ class Step:
 class Tail:
     """A pointwise function `epilogue(acc, *extras)` from an accumulator to the value to store.
 
+    Of several `sums` it takes the accumulators one by one: `epilogue(acc0, acc1, *extras)`.
+
     Two tails with equal steps are equal and share one kernel, whose locations are those of the tail
     that was traced. Extras narrower than 32 bits are widened
     first, all arithmetic is f32, and a Cast rounds and widens again. The kernel rounds the result
@@ -38,17 +42,25 @@ class Tail:
     extras: tuple[str, ...] = ()
     steps: tuple[Step, ...] = ()
     result: int = 0
+    sums: int = 1
 
-    def __call__(self, acc: Any, *extras: Any) -> Any:
+    def __call__(self, *values: Any) -> Any:
         """The value to store, as kdsl_core scalars; called while a kernel is traced."""
         import kdsl_core as kd
 
-        return self.evaluate(kd, acc, *extras)
+        return self.evaluate(kd, *values)
 
-    def evaluate(self, kd: Any, acc: Any, *extras: Any) -> Any:
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Names for what it takes: accumulators, then extras."""
+        sums = ["acc"] if self.sums == 1 else [f"acc{index}" for index in range(self.sums)]
+        return (*sums, *(f"x{index}" for index in range(len(self.extras))))
+
+    def evaluate(self, kd: Any, *given: Any) -> Any:
         """The same with the words of the language taken from `kd`."""
+        sums, extras = given[: self.sums], given[self.sums :]
         values = [
-            acc,
+            *sums,
             *(widen(BY_NAME[name], x) for name, x in zip(self.extras, extras, strict=True)),
         ]
         for step in self.steps:
@@ -56,9 +68,10 @@ class Tail:
         return values[self.result]
 
     def __str__(self) -> str:
-        names = ["acc", *(f"x{index}" for index in range(len(self.extras)))]
-        typed = [f"{name}: {dtype}" for name, dtype in zip(names[1:], self.extras, strict=True)]
-        lines = [f"def epilogue({', '.join(['acc: f32', *typed])}):"]
+        names = list(self.parameters)
+        dtypes = (*("f32",) * self.sums, *self.extras)
+        typed = [f"{name}: {dtype}" for name, dtype in zip(names, dtypes, strict=True)]
+        lines = [f"def epilogue({', '.join(typed)}):"]
         computed = 0
         for step in self.steps:
             if step.op == "Constant":

@@ -1,4 +1,4 @@
-"""Words of a kernel's tail that NumPy lacks."""
+"""Words of kernels' references that NumPy lacks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import math
 from typing import Any
 
 import numpy as np
+
+from kdsl_fuse.ops.attention import attention
+
+__all__ = ["attention", "erf", "rsqrt", "sigmoid"]
 
 _erf = np.frompyfunc(math.erf, 1, 1)
 

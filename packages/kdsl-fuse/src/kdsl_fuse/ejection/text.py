@@ -101,9 +101,9 @@ NUMPY = Words(
 
 def function_text(name: str, doc: str, tail: Tail, words: Words) -> str:
     """A function (acc, x0, x1, …) that computes the tail, a line for each operator."""
-    names = ["acc", *(f"x{index}" for index in range(len(tail.extras)))]
-    values: list[Any] = [Text(names[0], words=words)]
-    for extra, dtype in zip(names[1:], tail.extras, strict=True):
+    names = tail.parameters
+    values: list[Any] = [Text(name, words=words) for name in names[: tail.sums]]
+    for extra, dtype in zip(names[tail.sums :], tail.extras, strict=True):
         values.append(widen(BY_NAME[dtype], Text(extra, words=words)))
     lines = [f"def {name}({', '.join(names)}):", f'    """{doc}"""']
     for step in tail.steps:

@@ -87,15 +87,16 @@ def page_of(plan: Plan, call: KernelCall) -> str:
     closure.add(module, call.kernel.__name__)
     functions: list[str] = []
     statics = {name: _value(call, closure, functions, x) for name, x in call.statics.items()}
-    tail = call.epilogue if isinstance(call.epilogue, Tail) else Tail()
-    functions.append(function_text("epilogue_in_numpy", "The same in NumPy.", tail, NUMPY))
+    if isinstance(call.epilogue, Tail):
+        doc = "The same in NumPy."
+        functions.append(function_text("epilogue_in_numpy", doc, call.epilogue, NUMPY))
     imports = {"import numpy as np", _HARNESS, "import kdsl_core as kd", *closure.imports}
-    if "numpy_words." in functions[-1]:
+    if "numpy_words." in "".join([call.formula, *functions]):
         imports.add("from kdsl_fuse.ejection import numpy_words")
     blocks = [f"{_title(plan, call)}\n\n{_FUTURE}\n\n{_sorted(imports)}"]
     blocks += ["\n\n\n".join(closure.definitions()), "\n\n\n".join(functions)]
     blocks += [_reference(call), _launch(call, statics), _END]
-    return "\n\n\n".join(block.strip("\n") for block in blocks) + "\n"
+    return "\n\n\n".join(block.strip("\n") for block in blocks if block) + "\n"
 
 
 def _title(plan: Plan, call: KernelCall) -> str:
@@ -147,10 +148,13 @@ def _reference(call: KernelCall) -> str:
     letters = [chr(ord("a") + i) for i in range(len(call.operands))]
     extras = [f"x{i}" for i in range(len(call.extras))]
     wide = "\n".join(f"    {x} = {x}.astype(np.float32)" for x in letters)
+    result = call.formula
+    if isinstance(call.epilogue, Tail):
+        result = f"epilogue_in_numpy({', '.join([result, *extras])})"
     return (
         f"def reference({', '.join([*letters, *extras])}):\n"
         f'    """The result in NumPy, before it is rounded."""\n{wide}\n'
-        f"    return epilogue_in_numpy({', '.join([call.formula, *extras])})"
+        f"    return {result}"
     )
 
 

@@ -30,16 +30,16 @@ def attention_sm90(
     K: kd.Tensor["=Q"],
     V: kd.Tensor["=Q"],
     Out: kd.Tensor["=Q"],
+    *bias: kd.Tensor,
     scale: kd.f32,
     together: kd.i32,
-    *bias: kd.Tensor,
     config: kd.Static,
 ):
     """Out = softmax(Q · Kᵀ · scale + bias) · V for each head and batch; `config.layout` says how.
 
     Several query heads may share one of K and V. Blocks take `together` heads at a time. A bias is
-    (batch, heads, queries, keys), broadcast by strides of 0, and may be -infinity. What a mask
-    leaves without any key is zero.
+    (batch, heads, queries, keys), broadcast by strides of 0, and may be -infinity; one of truth
+    values says which keys are seen. What a mask leaves without any key is zero.
     """
     q, k, v, o = matrices(config, Q, K, V, Out)
     load_q = kd.collective.TmaOperand(q, (config.rows, config.dim), 1, name="q")
@@ -174,9 +174,8 @@ class Consumer:
         """scores = scores · scale + bias, the bias of some columns fetched ahead of the others."""
         bias = self.bias[None, None, tile.head, tile.batch]
         epilogue = kd.collective.FragmentEpilogue(
-            lambda score, bias: kd.fma(score, self.scale, bias.to(kd.f32)),
-            (bias,), bias.shape, self.group.thread,
-        )  # fmt: skip
+            self._biased, (bias,), bias.shape, self.group.thread
+        )
         width, ahead = self.config.columns, 16 if self.config.dim > 128 else 32
         chunks = [range(x, min(x + ahead, width)) for x in range(0, width, ahead)]
         parts = epilogue.fetch(origin, 0, chunks[0])
@@ -186,6 +185,11 @@ class Consumer:
             for i, score in enumerate(found):
                 scores[columns[0] // 2 + i] = score
             parts = upcoming
+
+    def _biased(self, score: Any, bias: Any) -> Any:
+        if bias.dtype is kd.boolean:
+            return kd.where(bias, score * self.scale, -math.inf)
+        return kd.fma(score, self.scale, bias.to(kd.f32))
 
     def scale_sums(self, factors: list[Any]) -> None:
         """Multiply each row's sums by its factor."""

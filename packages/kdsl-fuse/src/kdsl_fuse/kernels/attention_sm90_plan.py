@@ -17,6 +17,7 @@ from kdsl_fuse.strided import Strided
 
 L2_BYTES = 32 << 20  # of an H200's 50 MiB, for keys and values of heads that run together
 ADDRESSABLE = 16  # bytes that TMA wants starts and strides to be multiples of
+BIASES = (kd.f32, kd.f16, kd.bf16, kd.boolean)
 ROOM = (24, 240)  # registers of a producing and of a consuming thread
 # Elements of a head ↦ keys of a tile, stages: what fits shared memory beside queries and results.
 _TILES = {
@@ -80,7 +81,8 @@ class AttentionPlan:
 
     def run(self, q: Any, k: Any, v: Any, out: Any, *bias: Any, scale: float) -> None:
         """Write `out`, on the arrays' current stream; a bias has all scores' shape."""
-        self.launch(q, k, v, out, float(scale), self.together, *bias, config=self.config)
+        numbers = {"scale": float(scale), "together": self.together}
+        self.launch(q, k, v, out, *bias, **numbers, config=self.config)
 
 
 def choose(
@@ -126,7 +128,8 @@ def attention(
 
     Shapes: with `layout` "bshd", Q and out are (batch, queries, heads, dim), K and V (batch, keys,
     key_heads, dim); with "bhsd", heads come before the sequence. Query heads share key heads
-    evenly. A bias is broadcast to (batch, heads, queries, keys); it may be -infinity. f16 or bf16.
+    evenly. A bias is broadcast to (batch, heads, queries, keys); it may be -infinity, or hold the
+    truth values of keys that are seen. f16 or bf16.
     Units: `scale` is 1 / √dim where it is left out. `causal` is True or "top-left" (query i sees
     key j where j <= i, as in PyTorch), or "bottom-right" (the last query sees all keys).
     Memory: `out` is new where none is given. Starts and strides, but that of the dimension, are
@@ -211,11 +214,11 @@ def _broadcast_bias(bias: Any, problem: AttentionProblem) -> Any:
     facts = facts_of(bias, "bias")
     shape = (1,) * (4 - len(facts.shape)) + tuple(facts.shape)
     fits = len(shape) == 4 and all(n in (1, m) for n, m in zip(shape, scores, strict=False))
-    if not fits or facts.dtype not in (kd.f32, kd.f16, kd.bf16):
+    if not fits or facts.dtype not in BIASES:
         raise kd.ArgumentError(
-            f"a bias is f32, f16 or bf16 and broadcast to {scores} (batch, heads, queries, keys), "
-            f"got {facts.dtype} {tuple(facts.shape)}",
+            f"a bias is f32, f16, bf16 or boolean, broadcast to {scores} (batch, heads, queries, "
+            f"keys), got {facts.dtype} {tuple(facts.shape)}",
             code="K957",
-            fix="of a mask of truth values make 0 and -infinity: where(mask, 0.0, -inf)",
+            fix="of a mask of integers make truth values: mask != 0",
         )
     return arrays.view(bias, Strided(tuple(facts.shape), tuple(facts.strides)).broadcast(scores))

@@ -77,6 +77,25 @@ def gemm_sm80(
     config: kd.Static,
 ):
     """C = epilogue(A · Bᵀ, extras…): accumulated in f32, rounded once to C's type."""
+    write_tile(A, B, C, extras, epilogue, config)
+
+
+@kd.kernel
+def batch_gemm_sm80(
+    A: kd.Tensor["f16|bf16|f32", "m k l"],
+    B: kd.Tensor["=A", "n k l"],
+    C: kd.Tensor["f16|bf16|f32", "m n l"],
+    *extras: kd.Tensor,
+    epilogue: kd.Static,
+    config: kd.Static,
+):
+    """The same for a batch of products along mode 2 of all arrays, the third axis of the grid."""
+    at = None, None, kd.block_idx()[2]
+    write_tile(A[at], B[at], C[at], [extra[at] for extra in extras], epilogue, config)
+
+
+def write_tile(A, B, C, extras, epilogue, config):
+    """The block's tile of C = epilogue(A · Bᵀ, extras…)."""
     mma, (tile_m, tile_n, tile_k), stages = config.tiled_mma, config.tile, config.stages
     tiles = kd.ceil_div(C.shape[0], tile_m), kd.ceil_div(C.shape[1], tile_n)
     m, n = kd.collective.grouped_raster(kd.block_idx()[0], *tiles, config.group)

@@ -100,6 +100,7 @@ class Example:
     name: str
     function: Callable[..., Any]
     arrays: tuple[tuple[str, tuple[int, ...]], ...]
+    target: str = DEFAULT_TARGET
 
 
 class Pattern(Protocol):

@@ -12,8 +12,9 @@ from kdsl_core.isa.wgmma_shapes import NEED
 from kdsl_fuse.calls import KernelCall, Needed, Operand, Preparation
 from kdsl_fuse.graph import Node
 from kdsl_fuse.patterns.base import Chip, Options
+from kdsl_fuse.patterns.folds import Fold, as_rows
 from kdsl_fuse.patterns.split_call import SplitCall
-from kdsl_fuse.strided import Shape
+from kdsl_fuse.strided import Strided
 from kdsl_fuse.tail import Tail
 
 if TYPE_CHECKING:
@@ -21,18 +22,35 @@ if TYPE_CHECKING:
     from kdsl_fuse.kernels.gemm_sm90_plan import Sm90Plan
 
 FORMULA = "a @ b.T"
+FORMULA_OF_BATCH = 'np.einsum("mkl,nkl->mnl", a, b)'
+ROOM = (40, 232)  # registers of a producing and of a consuming thread
+TMA_BYTES = 16  # that starts and strides are to be multiples of
 MOST_ACCUMULATORS = 96  # of a thread, beside which a tail has registers enough
 
 
 @dataclass(frozen=True, eq=False)
 class Gemm:
-    """output = tail(A · Bᵀ, extras…) for A (m, k) and B (n, k), whatever computes it."""
+    """output = tail(A · Bᵀ, extras…) for A (m, k) and B (n, k), whatever computes it.
+
+    A batch of products lies along mode 2 of all, as `fold` sees values of the output's shape.
+    """
 
     a: Operand
     b: Operand
     extras: tuple[Operand, ...]
     output: Node
     tail: Tail
+    fold: Fold = as_rows
+
+    @property
+    def batch(self) -> int:
+        """How many products there are."""
+        return self.a.shape[2] if self.is_batch else 1
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether operands have a mode for the batch."""
+        return len(self.a.shape) == 3
 
     @property
     def sizes(self) -> tuple[int, int, int]:
@@ -40,9 +58,15 @@ class Gemm:
         return self.a.shape[0], self.b.shape[0], self.a.shape[1]
 
     @property
-    def seen(self) -> tuple[Shape, ...]:
-        """The shape in which a kernel sees the output, where it is no matrix of itself."""
-        return () if self.output.rank == 2 else (self.sizes[:2],)
+    def seen(self) -> tuple[Strided, ...]:
+        """The layout in which a kernel sees the output, where it is no matrix of itself."""
+        layout = self.fold(Strided.dense(self.output.shape))
+        return () if self.output.rank == 2 or layout is None else (layout,)
+
+    @property
+    def formula(self) -> str:
+        """What the tail is applied to, in NumPy's words."""
+        return FORMULA_OF_BATCH if self.is_batch else FORMULA
 
     @property
     def dtype(self) -> DType:
@@ -80,16 +104,19 @@ class Sm80Family:
         config, grid, block = kernels.plan_gemm(
             *gemm.sizes, gemm.dtype, target=options.target, f32_precision=options.f32_precision
         )
+        kernel, grid = kernels.gemm_sm80, _extent(grid)
+        if gemm.is_batch:
+            kernel, grid = gemm_sm80.batch_gemm_sm80, (grid[0], 1, gemm.batch)
         return KernelCall(
-            name="gemm_sm80",
-            kernel=kernels.gemm_sm80,
-            grid=_extent(grid),
+            name="batch_gemm_sm80" if gemm.is_batch else "gemm_sm80",
+            kernel=kernel,
+            grid=grid,
             block=_extent(block),
             operands=(gemm.a, gemm.b),
             extras=gemm.extras,
             outputs=(gemm.output,),
             seen=gemm.seen,
-            formula=FORMULA,
+            formula=gemm.formula,
             statics={"epilogue": gemm.tail, "config": config},
             summary=str(config),
         )
@@ -99,10 +126,10 @@ class Sm90Family:
     """`kernels/gemm_sm90.py`: f16 and bf16 on targets that have `wgmma`."""
 
     def takes(self, gemm: Gemm, options: Options) -> bool:
-        """Whether the target has the instruction, and the instruction the type."""
-        if options.gemm is not None or gemm.dtype not in (f16, bf16):
+        """Whether the target has the instruction, the instruction the type, and TMA the batch."""
+        if options.gemm is not None or not has_wgmma(gemm.dtype, options.target):
             return False
-        return NEED.missing(target_of(options.target)) is None
+        return not gemm.is_batch or (is_addressable(gemm.a) and is_addressable(gemm.b))
 
     def call(self, gemm: Gemm, options: Options) -> KernelCall:
         """A launch of a persistent grid, by the plan chosen for the sizes."""
@@ -118,7 +145,7 @@ class Sm90Family:
             "extras": gemm.extras,
             "outputs": (gemm.output,),
             "seen": gemm.seen,
-            "formula": FORMULA,
+            "formula": gemm.formula,
             "summary": str(plan),
             "cluster": plan.cluster,
             "overlap": True,
@@ -139,8 +166,22 @@ class Sm90Family:
         plan = choose(
             *gemm.sizes, gemm.dtype, gemm.output.dtype,
             device=chip.name, multiprocessors=chip.multiprocessors, tail=bool(gemm.tail.steps),
+            batch=gemm.batch,
         )  # fmt: skip
         return replace(plan, config=_with_room(plan.config, gemm))
+
+
+def has_wgmma(dtype: DType, target: str) -> bool:
+    """Whether a target multiplies this type with `wgmma`."""
+    return dtype in (f16, bf16) and NEED.missing(target_of(target)) is None
+
+
+def is_addressable(read: Operand) -> bool:
+    """Whether TMA can take a view as it is, where values are at multiples of 16 bytes."""
+    from kdsl_fuse.kernels.repitch import addressable_strides
+
+    strides = addressable_strides(read.shape, read.strides, read.dtype.bytes, read.align)
+    return strides == read.strides and read.align % TMA_BYTES == 0
 
 
 class Addressable(Preparation):
@@ -173,12 +214,14 @@ def _in_order(gemm: Gemm, plan: Sm90Plan) -> tuple[Operand, Operand]:
 
 
 def _with_room(config: Sm90Config, gemm: Gemm) -> Sm90Config:
-    """The plan's configuration, or one whose threads have registers for matrices of the tail."""
-    reads_matrix = any(0 not in extra.strides for extra in gemm.extras)
+    """The plan's configuration, or one whose threads have registers for what the tail reads."""
+    if gemm.is_batch and gemm.extras and config.pingpong and config.registers is None:
+        config = replace(config, registers=ROOM)  # the place of a batch takes some, too
+    reads_matrix = any(0 not in extra.strides[:2] for extra in gemm.extras)
     if not (reads_matrix and _fills_threads(config)):
         return config
     by_rows = (128, 128, config.tile[2])
-    return replace(config, tile=by_rows, schedule="cooperative", stages=4, registers=(40, 232))
+    return replace(config, tile=by_rows, schedule="cooperative", stages=4, registers=ROOM)
 
 
 def _fills_threads(config: Sm90Config) -> bool:

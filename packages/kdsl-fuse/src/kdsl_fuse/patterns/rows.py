@@ -72,7 +72,7 @@ class Rows:
         if refusal is not None:
             return refusal
         before = _prologue(facts, anchor, form)
-        growth = grow_tail(facts, anchor, _admit(graph, form, anchor.shape), lambda node: None)
+        growth = grow_tail(facts, [anchor], _admit(graph, form, anchor.shape), lambda node: None)
         found = []
         for size in growth.cuts[: -1 - MOST_TAILS : -1]:
             tail = growth.members[1:size]

@@ -5,17 +5,18 @@ A pattern grows a tail with `admit` and `storable`, and lowers it with `build_ta
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 
 from kdsl_core.dtypes import bf16, boolean, f16, f32, i8, i16, i32, u8, u16, u32
 from kdsl_fuse import calls
 from kdsl_fuse.calls import Operand
 from kdsl_fuse.graph import Graph, Node
-from kdsl_fuse.match import Guard
+from kdsl_fuse.match import Guard, is_pointwise
 from kdsl_fuse.origin import line_of
 from kdsl_fuse.patterns.base import Match
+from kdsl_fuse.patterns.folds import Fold, as_rows
 from kdsl_fuse.reasons import Reason
-from kdsl_fuse.strided import Shape, Strided
+from kdsl_fuse.strided import Shape
 from kdsl_fuse.tail import Step, Tail, number_step
 
 FLOATS = (f16, bf16, f32)
@@ -46,8 +47,8 @@ def storable(node: Node) -> Reason | None:
     )
 
 
-def admit(graph: Graph, anchor: Node) -> Guard:
-    """What refuses nodes as members of the anchor's tail."""
+def admit(graph: Graph, anchor: Node, fold: Fold = as_rows) -> Guard:
+    """What refuses nodes as members of the anchor's tail; the kernel sees values by `fold`."""
 
     def guard(node: Node) -> Reason | None:
         if node.shape != anchor.shape:
@@ -56,45 +57,52 @@ def admit(graph: Graph, anchor: Node) -> Guard:
                 f"the tail of {anchor.name} has shape {list(anchor.shape)}, and {node.name} "
                 f"({line_of(node.loc)}) has {list(node.shape)}",
             )
-        return evaluable(graph, anchor, node)
+        return evaluable(graph, anchor, node, fold)
 
     return guard
 
 
-def evaluable(graph: Graph, anchor: Node, node: Node) -> Reason | None:
+def evaluable(graph: Graph, anchor: Node, node: Node, fold: Fold = as_rows) -> Reason | None:
     """Refuse a node that a kernel cannot evaluate for each element of the anchor's shape."""
     refusal = _computable(graph, node)
     if refusal is not None:
         return refusal
     for operand in graph.operands(node):
-        if not operand.is_number and as_matrix(graph, operand, anchor.shape) is None:
+        if not operand.is_number and as_seen(graph, operand, anchor.shape, fold) is None:
             return Reason(
                 "KF-LAYOUT",
-                f"the kernel merges all axes but the last, and {operand}, which {node.name} "
+                f"the kernel merges {_merged(fold)}, and {operand}, which {node.name} "
                 f"({line_of(node.loc)}) reads, repeats along some of them",
             )
     return None
 
 
-def as_matrix(graph: Graph, node: Node, shape: Shape) -> Operand | None:
-    """`node` repeated to `shape`, as a matrix."""
+def _merged(fold: Fold) -> str:
+    return f"all axes but the last{'' if fold is as_rows else ' two'}"
+
+
+def as_seen(graph: Graph, node: Node, shape: Shape, fold: Fold = as_rows) -> Operand | None:
+    """`node` repeated to `shape`, as a kernel sees it."""
     read = calls.operand(graph, node)
-    layout: Strided | None = read.layout.broadcast(shape)
-    if layout is not None and len(shape) > 2:
-        layout = layout.reshaped((math.prod(shape[:-1]), shape[-1]))
+    layout = fold(read.layout.broadcast(shape))
     return None if layout is None else read.seen_as(layout)
 
 
-def build_tail(graph: Graph, match: Match) -> tuple[Tail, tuple[Operand, ...]]:
-    """The match's pointwise nodes as a Tail, and the arrays that it loads, in its order."""
-    nodes = [*match.recomputed, *match.covered[1:]]
-    computed = {match.anchor.name, *(node.name for node in nodes)}
+def build_tail(
+    graph: Graph, match: Match, sums: Sequence[Node] = (), fold: Fold = as_rows
+) -> tuple[Tail, tuple[Operand, ...]]:
+    """The match's pointwise nodes as a Tail, and the arrays that it loads, in its order.
+
+    `sums` are the accumulators, the match's anchor unless stated.
+    """
+    sums = sums or (match.anchor,)
+    nodes = [*match.recomputed, *(node for node in match.covered if is_pointwise(node))]
+    computed = {node.name for node in (*sums, *nodes)}
     reads = [x for node in nodes for x in graph.operands(node) if x.name not in computed]
     loaded = list(dict.fromkeys(x for x in reads if not x.is_number))
-    index = {match.anchor.name: 0}
-    index |= {node.name: position for position, node in enumerate(loaded, start=1)}
+    index = {node.name: position for position, node in enumerate((*sums, *loaded))}
     steps: list[Step] = []
-    first = 1 + len(loaded)
+    first = len(index)
     for node in [*dict.fromkeys(x for x in reads if x.is_number), *nodes]:
         args = tuple(index[x.name] for x in graph.operands(node))
         step = (
@@ -108,8 +116,8 @@ def build_tail(graph: Graph, match: Match) -> tuple[Tail, tuple[Operand, ...]]:
     if result.op.name == "Cast" and _closes(graph.operands(result)[0], computed):
         steps.pop()
         (result,) = graph.operands(result)
-    tail = Tail(tuple(x.dtype.name for x in loaded), tuple(steps), index[result.name])
-    extras = [as_matrix(graph, x, match.anchor.shape) for x in loaded]
+    tail = Tail(tuple(x.dtype.name for x in loaded), tuple(steps), index[result.name], len(sums))
+    extras = [as_seen(graph, x, sums[0].shape, fold) for x in loaded]
     return tail, tuple(extra for extra in extras if extra is not None)
 
 
