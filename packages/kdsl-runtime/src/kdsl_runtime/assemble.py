@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import tempfile
 import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kdsl_core.errors import BuildError
 from kdsl_runtime import metrics, ptx_source
 from kdsl_runtime.ptx_module import PtxModule, text_and_entry
 from kdsl_runtime.resources import check_block, check_registers
 from kdsl_runtime.toolchain import Toolchain, default_toolchain
+
+if TYPE_CHECKING:
+    import subprocess
 
 _SPILL = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _USED = re.compile(r"Used (\d+) registers")
@@ -152,6 +153,8 @@ def parse_report(log: str) -> ResourceReport:
 def _run_ptxas(
     text: str, entry: str, target: str, toolchain: Toolchain, options: AssembleOptions
 ) -> tuple[bytes, str]:
+    import tempfile  # not needed where cubins are found
+
     if toolchain.path is None:
         raise BuildError(
             f"kernel {entry}: the driver's JIT makes no cubin that can be kept",
@@ -171,6 +174,8 @@ def _run_ptxas(
 def _call(
     argv: Sequence[str], folder: str, entry: str, time_limit_s: float
 ) -> subprocess.CompletedProcess[str]:
+    import subprocess
+
     try:
         return subprocess.run(
             argv,

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kdsl_core.dtypes import ALL_DTYPES, DType, tensor_map
 from kdsl_core.ir import Param, Value
 from kdsl_core.lang.arguments import Bound
-from kdsl_core.lang.map_json import Unportable, map_from_json, map_to_json
-from kdsl_core.lang.tensor_maps import MapEvaluator
-from kdsl_core.lang.traced import Origin, Traced, values_of
+from kdsl_core.lang.parameter_values import MapEvaluator, Origin, values_of
 from kdsl_core.ptx import PtxModule
+
+if TYPE_CHECKING:
+    from kdsl_core.lang.traced import Traced
 
 _DTYPES = {dtype.name: dtype for dtype in (*ALL_DTYPES, tensor_map)}
 
@@ -44,6 +45,8 @@ class Lowered:
 
     def facts(self) -> dict[str, Any] | None:
         """All but the text, as JSON values; None when a tensor map cannot be written so."""
+        from kdsl_core.lang.map_json import Unportable, map_to_json
+
         module = self.module
         plain = self.origins[: len(self.origins) - len(self.maps)]
         try:
@@ -64,6 +67,8 @@ class Lowered:
     @classmethod
     def from_facts(cls, text: str, facts: dict[str, Any]) -> Lowered:
         """What `facts` described, with its PTX `text`."""
+        from kdsl_core.lang.map_json import map_from_json
+
         params = tuple((name, _DTYPES[dtype]) for name, dtype in facts["params"])
         module = PtxModule(
             text=text,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import functools
 import linecache
 from dataclasses import dataclass
@@ -50,6 +51,34 @@ def definition(function: FunctionType, source: Source) -> FunctionNode:
         if node.name == code.co_name and first == code.co_firstlineno and _same(node, code):
             return node
     raise other_text(function, source)
+
+
+def undecorated(node: FunctionNode) -> ast.FunctionDef:
+    """A definition without decorators, defaults and annotations, which are bound already."""
+    new = copy.copy(node)
+    assert isinstance(new, ast.FunctionDef)
+    new.decorator_list, new.returns, new.args = [], None, bare(new.args)
+    return new
+
+
+def bare(arguments: ast.arguments) -> ast.arguments:
+    """The arguments without annotations and defaults, which are bound elsewhere."""
+
+    def plain(items: list[ast.arg]) -> list[ast.arg]:
+        return [ast.copy_location(ast.arg(item.arg), item) for item in items]
+
+    def single(item: ast.arg | None) -> ast.arg | None:
+        return None if item is None else plain([item])[0]
+
+    return ast.arguments(
+        posonlyargs=plain(arguments.posonlyargs),
+        args=plain(arguments.args),
+        vararg=single(arguments.vararg),
+        kwonlyargs=plain(arguments.kwonlyargs),
+        kw_defaults=[None for _ in arguments.kwonlyargs],
+        kwarg=single(arguments.kwarg),
+        defaults=[],
+    )
 
 
 def other_text(function: FunctionType, source: Source) -> StagingError:
