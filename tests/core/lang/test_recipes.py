@@ -23,7 +23,8 @@ from kdsl_core.lang.arguments import bind
 from kdsl_core.lang.dependencies import Dependencies
 from kdsl_core.lang.fingerprint import Unstated, digest, digests
 from kdsl_core.lang.lowered import Lowered
-from kdsl_core.lang.observed import observing, still
+from kdsl_core.lang.file_states import still
+from kdsl_core.lang.observed import observing
 from kdsl_core.lang.recipes import ingredients, library_digest
 from kdsl_fuse.kernels.gemm_sm90 import gemm_sm90
 

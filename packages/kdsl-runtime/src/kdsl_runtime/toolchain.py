@@ -9,7 +9,6 @@ import hashlib
 import importlib.util
 import os
 import re
-import shutil
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -183,9 +182,9 @@ def _installed(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
         yield "wheel nvidia-cuda-nvcc", folder / "cu13" / "bin" / "ptxas"
     for folder in package_folders("triton"):
         yield "triton's copy", folder / "backends" / "nvidia" / "bin" / "ptxas"
-    on_path = shutil.which("ptxas", path=environ.get("PATH", ""))
-    if on_path:
-        yield "PATH", Path(on_path)
+    # As `shutil.which`, which brings zlib, bz2 and lzma along.
+    on_path = (Path(folder, "ptxas") for folder in environ.get("PATH", "").split(os.pathsep))
+    yield from [("PATH", path) for path in on_path if os.access(path, os.X_OK)][:1]
     for found in sorted(glob.glob("/usr/local/cuda*/bin/ptxas"), key=_newest_first):
         yield "/usr/local/cuda*", Path(found)
 

@@ -9,10 +9,9 @@ import dataclasses
 import hashlib
 import re
 import struct
+import sys
 from collections import namedtuple
 from collections.abc import Callable, Iterator
-from decimal import Decimal
-from fractions import Fraction
 from opcode import EXTENDED_ARG, hasconst
 from pathlib import PurePath
 from types import CodeType, FunctionType, ModuleType
@@ -115,6 +114,8 @@ class _Speller:
         exact = _EXACT.get(type(value))
         if exact is not None:
             return f"{type(value).__name__} {exact(value)}"
+        if _is_exact_number(value):
+            return f"{type(value).__name__} {value!r}"
         for kinds, spelled in _SPELLINGS:
             if isinstance(value, kinds):
                 return f"{type(value).__name__} {spelled(value)}"
@@ -177,6 +178,12 @@ class _Speller:
         return self._code(value) if isinstance(value, CodeType) else self.spell(value)
 
 
+def _is_exact_number(value: Any) -> bool:
+    """Whether it is one of Python's decimals or fractions, whose modules few programs import."""
+    homes = (("decimal", "Decimal"), ("fractions", "Fraction"))
+    return any(type(value) is vars(sys.modules.get(m, sys)).get(name) for m, name in homes)
+
+
 def _instructions(code: CodeType) -> Iterator[tuple[int, int]]:
     """Numbers and arguments of the instructions; `dis` gives names too, at ten times the cost."""
     raw, before = code.co_code, 0
@@ -219,8 +226,6 @@ _EXACT: dict[type, Callable[[Any], str]] = {
     complex: lambda v: _float(v.real) + _float(v.imag),
     slice: lambda v: repr((v.start, v.stop, v.step)),
     re.Pattern: lambda v: repr((v.pattern, v.flags)),
-    Decimal: repr,
-    Fraction: repr,
     type(absent): repr,
     _Field: lambda v: repr(v.__reduce__()[1]),
 }

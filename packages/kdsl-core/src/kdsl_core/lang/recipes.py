@@ -20,17 +20,17 @@ from kdsl_core.errors import StagingError
 from kdsl_core.ir import Target
 from kdsl_core.lang import dump
 from kdsl_core.lang.dependencies import Dependencies, nested_codes
-from kdsl_core.lang.file_states import state_of_files
+from kdsl_core.lang.file_states import state_of_files, still
 from kdsl_core.lang.fingerprint import Unstated, digests
 from kdsl_core.lang.host import runtime
 from kdsl_core.lang.lowered import Lowered
-from kdsl_core.lang.observed import Observed, observing, still
 from kdsl_core.lang.origins import LIBRARIES, LOADED_NS, is_library_code
 from kdsl_core.lang.signature import Signature
 
 if TYPE_CHECKING:
     from kdsl_core.lang.functions import Staged
     from kdsl_core.lang.kernel import KernelFunction
+    from kdsl_core.lang.observed import Observed
     from kdsl_core.lang.specialisation import Specialisation
 
 _PACKAGE = Path(__file__).parents[1]
@@ -48,6 +48,8 @@ def obtain(
     reads: dict[str, str] = {}
 
     def trace() -> tuple[str, dict[str, Any] | None]:
+        from kdsl_core.lang.observed import Observed, observing  # nothing is traced on a hit
+
         for staged in _staged(kernel, before):
             staged.rewritten()  # now, for under observation it takes four times as long
         observed = Observed()

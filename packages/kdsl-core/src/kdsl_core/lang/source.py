@@ -6,11 +6,13 @@ import ast
 import copy
 import functools
 import linecache
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import CodeType, FunctionType
 
 from kdsl_core.errors import StagingError
 
+_BLOCKS = ("body", "orelse", "handlers", "finalbody", "cases")  # of statements
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -93,8 +95,16 @@ def other_text(function: FunctionType, source: Source) -> StagingError:
 
 @functools.lru_cache(maxsize=64)
 def _functions(source: Source) -> tuple[FunctionNode, ...]:
-    tree = ast.parse(source.text, source.file)
-    return tuple(node for node in ast.walk(tree) if isinstance(node, FunctionNode))
+    return tuple(_nested_functions(ast.parse(source.text, source.file)))
+
+
+def _nested_functions(node: ast.AST) -> Iterator[FunctionNode]:
+    """The definitions within a statement, without a look at its expressions, which hold none."""
+    for part in _BLOCKS:
+        for inner in getattr(node, part, ()):
+            if isinstance(inner, FunctionNode):
+                yield inner
+            yield from _nested_functions(inner)
 
 
 def _same(node: FunctionNode, code: CodeType) -> bool:
