@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import cProfile
 import collections
 import datetime
 import functools
 import gc
 import os
 import random
+import sys
 import threading
 import time
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
 
@@ -193,16 +196,16 @@ def test_other_packages_are_followed_so_far() -> None:
 
 
 def test_another_profiler_is_left_alone() -> None:
-    """While one is at work nothing is observed, which is a surprise."""
-    import cProfile
-
-    profiler = cProfile.Profile()
-    profiler.enable()
-    try:
+    """While Python has no room for one more nothing is observed, which is a surprise."""
+    with ExitStack() as at_work:
+        if sys.version_info >= (3, 12):
+            for tool in (3, 4):
+                sys.monitoring.use_tool_id(tool, "another")
+                at_work.callback(sys.monitoring.free_tool_id, tool)
+        else:
+            at_work.enter_context(cProfile.Profile())
         with observing() as observed:
             pass
-    finally:
-        profiler.disable()
     assert observed.surprises == {"another profiler is at work"}
 
 

@@ -6,6 +6,9 @@ Python's library go on telling what they call.
 
 from __future__ import annotations
 
+import ast
+import dataclasses
+import gc
 import sys
 import threading
 from collections.abc import Iterator
@@ -13,7 +16,7 @@ from contextlib import contextmanager
 from types import BuiltinFunctionType, CodeType, FrameType, MethodDescriptorType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from kdsl_core.lang.origins import asked_by_author, is_library_code, is_of_kdsl, is_question
+from kdsl_core.lang.origins import LIBRARIES, asked_by_author, is_library_code, is_of_kdsl, is_question
 
 assert sys.version_info >= (3, 12)  # for type checkers too
 
@@ -25,6 +28,9 @@ _FREE_TOOLS = (4, 3)  # the numbers that Python gives to no kind of tool
 _IN_C = (BuiltinFunctionType, MethodDescriptorType)
 # The hooks of editable installs and of test runners run behind it, and are nobody's helpers.
 _IMPORTING = "_find_and_load"
+# Modules of Python's that kdsl uses much, and that call no function in C that they were given.
+_SELF_CONTAINED = frozenset([ast.__file__, dataclasses.__file__])
+_WRITTEN_BY_PYTHON = "<string>"
 
 
 @contextmanager
@@ -47,7 +53,9 @@ class _Watch:
         self._observed = observed
         self._tool = tool
         self._thread = threading.get_ident()
-        self._telling: set[CodeType] = set()  # codes that tell each call
+        # Whoever watches the garbage collector is nobody's helper.
+        self._others = [getattr(other, "__code__", None) for other in gc.callbacks]
+        self._telling: dict[int, CodeType] = {}  # codes that tell each call; equal ones differ
 
     def begin(self) -> None:
         """Hear of code that starts."""
@@ -62,14 +70,16 @@ class _Watch:
     def end(self) -> None:
         """Leave no trace in any code."""
         _monitoring.set_events(self._tool, 0)
-        for code in self._telling:
+        for code in self._telling.values():
             _monitoring.set_local_events(self._tool, code, 0)
         for event in (events := _monitoring.events).PY_START, events.PY_RESUME, events.CALL:
             _monitoring.register_callback(self._tool, event, None)
         _monitoring.free_tool_id(self._tool)
 
     def _started(self, code: CodeType, offset: int) -> Any:
-        if is_of_kdsl(code):
+        if is_of_kdsl(code) or code in self._others:
+            return _monitoring.DISABLE
+        if _is_written_for_kdsl(code, sys._getframe(1)):
             return _monitoring.DISABLE
         library = is_library_code(code)
         if library or threading.get_ident() == self._thread:
@@ -82,8 +92,8 @@ class _Watch:
         return _monitoring.DISABLE
 
     def _tell_calls(self, code: CodeType) -> None:
-        if code not in self._telling:
-            self._telling.add(code)
+        if id(code) not in self._telling and code.co_filename not in _SELF_CONTAINED:
+            self._telling[id(code)] = code
             _monitoring.set_local_events(self._tool, code, _monitoring.events.CALL)
 
     def _calls(self, code: CodeType, offset: int, function: Any, first: Any) -> None:
@@ -91,6 +101,12 @@ class _Watch:
             spelling = _spelling(function)
             if is_question(spelling) and asked_by_author(sys._getframe(1)):
                 self._observed.surprises.add(f"{spelling} was called")
+
+
+def _is_written_for_kdsl(code: CodeType, frame: FrameType) -> bool:
+    """Whether it is a method that `dataclasses` wrote for a class of kdsl's."""
+    home = frame.f_globals.get("__name__", "")
+    return code.co_filename == _WRITTEN_BY_PYTHON and str(home).startswith(f"{LIBRARIES[0]}.")
 
 
 def _is_importing(code: CodeType, frame: FrameType | None) -> bool:
