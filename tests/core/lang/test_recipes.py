@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import cProfile
 import collections
+import cProfile
 import datetime
 import functools
 import gc
@@ -24,9 +24,9 @@ from fuse.sm90_configs import BUILDS
 from kdsl_core.ir import target_of
 from kdsl_core.lang.arguments import bind
 from kdsl_core.lang.dependencies import Dependencies
+from kdsl_core.lang.file_states import still
 from kdsl_core.lang.fingerprint import Unstated, digest, digests
 from kdsl_core.lang.lowered import Lowered
-from kdsl_core.lang.file_states import still
 from kdsl_core.lang.observed import observing
 from kdsl_core.lang.recipes import ingredients, library_digest
 from kdsl_fuse.kernels.gemm_sm90 import gemm_sm90

@@ -53,7 +53,9 @@ class Loc:
 
         A collective is such code: its author's line is the one that called it.
         """
-        outside = (at for at, (code, _) in enumerate(self.frames) if not _is_library(code.co_filename))
+        outside = (
+            at for at, (code, _) in enumerate(self.frames) if not _is_library(code.co_filename)
+        )
         first = next(outside, 0)
         return Loc(self.frames[first:], self.role) if first else self
 
@@ -135,7 +137,6 @@ def mark_internal(file: str, *, except_for: tuple[str, ...] = ()) -> None:
     _internal[folder] = tuple(os.path.join(folder, name) + os.sep for name in except_for)
     _is_author.cache_clear()
     _is_library.cache_clear()
-
 
 
 def is_author_code(code: CodeType) -> bool:

@@ -1,5 +1,7 @@
 """Every operation there is, in one tuple."""
 
+from __future__ import annotations
+
 from kdsl_core.ir.op import Op
 from kdsl_core.isa import (
     arith,

@@ -16,7 +16,13 @@ from contextlib import contextmanager
 from types import BuiltinFunctionType, CodeType, FrameType, MethodDescriptorType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from kdsl_core.lang.origins import LIBRARIES, asked_by_author, is_library_code, is_of_kdsl, is_question
+from kdsl_core.lang.origins import (
+    LIBRARIES,
+    asked_by_author,
+    is_library_code,
+    is_of_kdsl,
+    is_question,
+)
 
 assert sys.version_info >= (3, 12)  # for type checkers too
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from kdsl_core.ir import Array, Const, Operand, Param, TensorMap
+from kdsl_core.ir import Array, Const, MapShape, Operand, Param, TensorMap
 from kdsl_core.ir.map_limits import ALIGNMENT, check_map
 from kdsl_core.ir.tensor_map import TensorMapSpec
 from kdsl_core.lang.arguments import ArrayFacts, Bound
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from kdsl_core.isa.instruction import InstructionOp
 
 # Where a parameter's value comes from at launch: ("pointer", array), ("size", array, mode),
-# ("stride", array, mode), ("scalar", name) or ("tensor_map", spec).
+# ("stride", array, mode), ("scalar", name) or ("tensor_map",).
 Origin = tuple[Any, ...]
+Term = tuple[int | None, int]
 _MOST_KEPT = 256
 
 
@@ -56,21 +57,52 @@ class MapEvaluator:
         for op in spec.program:
             step = cast("InstructionOp", op)
             held[step.d] = step.instruction.run(*map(read, step.operands))
-        sizes = tuple(int(read(size).item()) for size in spec.sizes)
-        # A dimension of one element is never stepped along, whatever its stride is called.
-        strides = tuple(
-            int(read(stride).item()) if size > 1 else ALIGNMENT
-            for stride, size in zip(spec.strides, sizes[1:], strict=True)
-        )
-        address = int(read(spec.address).item())
-        described = TensorMap(spec.shape, spec.tensor, address, sizes, strides)
-        check_map(described)
-        return described
+        found = [int(read(x).item()) for x in (spec.address, *spec.sizes, *spec.strides)]
+        return _described(spec.shape, spec.tensor, found, len(spec.sizes))
+
+
+class ProductMap:
+    """A tensor map whose numbers are parameters times constants: nothing has to be interpreted.
+
+    `terms` are (parameter, factor) of the address, the sizes and the strides; where no parameter
+    decides a number, it is (None, number). Threads: safe.
+    """
+
+    def __init__(self, shape: MapShape, tensor: str, terms: Sequence[Term], rank: int) -> None:
+        self.shape = shape
+        self.tensor = tensor
+        self.terms = terms
+        self.rank = rank
+        self._inputs = sorted({index for index, _ in terms if index is not None})
+        self._of = lru_cache(maxsize=_MOST_KEPT)(self._compute)
+
+    def __call__(self, values: Sequence[Any]) -> TensorMap:
+        """The map for the values of all parameters; raises as `MapEvaluator`."""
+        return self._of(*(values[index] for index in self._inputs))
+
+    def _compute(self, *numbers: int) -> TensorMap:
+        held: dict[int | None, int] = dict(zip(self._inputs, map(int, numbers), strict=True))
+        found = [held.get(index, 1) * factor for index, factor in self.terms]
+        return _described(self.shape, self.tensor, found, self.rank)
+
+
+Evaluator = MapEvaluator | ProductMap
+
+
+def _described(shape: MapShape, tensor: str, numbers: Sequence[int], rank: int) -> TensorMap:
+    address, sizes, strides = numbers[0], numbers[1 : rank + 1], numbers[rank + 1 :]
+    # A dimension of one element is never stepped along, whatever its stride is called.
+    stepped = [
+        stride if size > 1 else ALIGNMENT for stride, size in zip(strides, sizes[1:], strict=True)
+    ]
+    described = TensorMap(shape, tensor, address, tuple(sizes), tuple(stepped))
+    check_map(described)
+    return described
 
 
 def values_of(
     origins: Sequence[Origin],
-    maps: Sequence[MapEvaluator],
+    maps: Sequence[Evaluator],
     bound: Bound,
     addresses: Mapping[str, int] | None = None,
 ) -> list[Any]:

@@ -53,7 +53,7 @@ class Traced:
         params = self.kernel.params
         for param in params[len(self.origins) :]:
             assert param.map is not None
-            self.origins.append(("tensor_map", param.map))
+            self.origins.append(("tensor_map",))
             self.maps.append(MapEvaluator(param.map, params))
 
 
