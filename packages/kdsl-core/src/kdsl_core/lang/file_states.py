@@ -13,7 +13,7 @@ _MISSING = "missing"
 
 
 def state_of_files(files: Mapping[str, os.stat_result]) -> str | None:
-    """Sizes, times and numbers of named files; None while one is so young that it may change unseen.
+    """Sizes, times and numbers of named files; None while a write to one may not show.
 
     A write sets the time of change (`ctime`), which no program can set back.
     """

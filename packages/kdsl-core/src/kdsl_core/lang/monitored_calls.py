@@ -41,7 +41,7 @@ _WRITTEN_BY_PYTHON = "<string>"
 
 @contextmanager
 def watching(observed: Observed) -> Iterator[bool]:
-    """Note the author's code that runs in this thread, and questions that it asks; false: not so."""
+    """Note the author's code that runs in this thread, and its questions; false where it cannot."""
     tool = next((n for n in _FREE_TOOLS if _monitoring.get_tool(n) is None), None)
     if tool is None:
         yield False

@@ -21,7 +21,7 @@ _IMPORTING = "_find_and_load"
 
 @contextmanager
 def watching(observed: Observed) -> Iterator[bool]:
-    """Note the author's code that runs in this thread, and questions that it asks; false: not so."""
+    """Note the author's code that runs in this thread, and its questions; false where it cannot."""
     from cProfile import Profile
 
     profiler = Profile()
