@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -32,3 +34,35 @@ def test_import_is_light(package: str, not_needed: tuple[str, ...]) -> None:
     loaded = loaded_by(package)
     assert {name for name in loaded if name.startswith(CUDA)} == set()
     assert loaded & {*not_needed, *LATE} == set()
+
+
+CACHED = """
+import sys
+import kdsl_core as kd
+from kdsl_fuse.kernels.gemm_sm90 import gemm_sm90, identity
+from kdsl_fuse.kernels.gemm_sm90_config import Sm90Config
+
+config = Sm90Config((128, 64, 64), 2)
+specs = [kd.spec("bf16", (256, 256)) for _ in range(3)]
+statics = {"epilogue": identity, "config": config}
+needed = gemm_sm90.specialisation(*specs, block=config.threads, **statics)
+gemm_sm90.lowered(needed, "sm_90a")
+print(*(name for name in sys.modules if name.startswith("kdsl_")))
+"""
+TRACING = ("isa", "sim", "passes", "atoms", "collective", "layout", "lang.stage", "lang.traced")
+
+
+def test_found_kernels_need_no_tracer(tmp_path: Path) -> None:
+    """A process that finds the PTX of a kernel imports no instruction, no pass and no layout."""
+    environment = {**os.environ, "KDSL_CACHE_DIR": str(tmp_path / "cache")}
+    words: list[str] = []
+    for _ in range(2):
+        argv = [sys.executable, "-c", CACHED]
+        done = subprocess.run(
+            argv, env=environment, capture_output=True, text=True, check=True, timeout=120
+        )
+        words, first = done.stdout.split(), words
+    assert "kdsl_core.isa.wgmma" in first
+    parts = tuple(f"kdsl_core.{part}" for part in TRACING)
+    assert [word for word in words if word.startswith(parts)] == []
+    assert "kdsl_runtime.ptxas" not in words

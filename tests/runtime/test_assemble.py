@@ -13,8 +13,8 @@ from kdsl_runtime.assemble import (
     KdslBuildWarning,
     ResourceReport,
     assemble,
-    parse_report,
 )
+from kdsl_runtime.ptxas import parse_report
 from kdsl_runtime.toolchain import find_toolchain, open_toolchain
 
 SPILLING_LOG = """\

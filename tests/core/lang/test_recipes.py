@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import collections
+import cProfile
 import datetime
 import functools
 import gc
 import os
 import random
+import sys
 import threading
 import time
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,9 +24,10 @@ from fuse.sm90_configs import BUILDS
 from kdsl_core.ir import target_of
 from kdsl_core.lang.arguments import bind
 from kdsl_core.lang.dependencies import Dependencies
+from kdsl_core.lang.file_states import still
 from kdsl_core.lang.fingerprint import Unstated, digest, digests
 from kdsl_core.lang.lowered import Lowered
-from kdsl_core.lang.observed import observing, still
+from kdsl_core.lang.observed import observing
 from kdsl_core.lang.recipes import ingredients, library_digest
 from kdsl_fuse.kernels.gemm_sm90 import gemm_sm90
 
@@ -192,16 +196,16 @@ def test_other_packages_are_followed_so_far() -> None:
 
 
 def test_another_profiler_is_left_alone() -> None:
-    """While one is at work nothing is observed, which is a surprise."""
-    import cProfile
-
-    profiler = cProfile.Profile()
-    profiler.enable()
-    try:
+    """While Python has no room for one more nothing is observed, which is a surprise."""
+    with ExitStack() as at_work:
+        if sys.version_info >= (3, 12):
+            for tool in (3, 4):
+                sys.monitoring.use_tool_id(tool, "another")
+                at_work.callback(sys.monitoring.free_tool_id, tool)
+        else:
+            at_work.enter_context(cProfile.Profile())
         with observing() as observed:
             pass
-    finally:
-        profiler.disable()
     assert observed.surprises == {"another profiler is at work"}
 
 

@@ -13,14 +13,13 @@ import sys
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from types import CodeType, FrameType, TracebackType
 
 _MAX_DEPTH = 8
 # Folders of kdsl's own code → those inside that are written in the DSL: authors' lines again.
 _internal: dict[str, tuple[str, ...]] = {}
-_is_author: dict[CodeType, bool] = {}
-_interned: dict[tuple[tuple[tuple[CodeType, int], ...], str], Loc] = {}
+_interned: dict[tuple[tuple[tuple[int, int], ...], str], Loc] = {}  # by ids of code, which stays
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,9 @@ class Loc:
 
         A collective is such code: its author's line is the one that called it.
         """
-        outside = (at for at, (code, _) in enumerate(self.frames) if not _is_library_code(code))
+        outside = (
+            at for at, (code, _) in enumerate(self.frames) if not _is_library(code.co_filename)
+        )
         first = next(outside, 0)
         return Loc(self.frames[first:], self.role) if first else self
 
@@ -134,30 +135,32 @@ def mark_internal(file: str, *, except_for: tuple[str, ...] = ()) -> None:
     """
     folder = os.path.dirname(os.path.abspath(file)) + os.sep
     _internal[folder] = tuple(os.path.join(folder, name) + os.sep for name in except_for)
-    _is_author.clear()
-
-
-mark_internal(__file__, except_for=("collective",))
+    _is_author.cache_clear()
+    _is_library.cache_clear()
 
 
 def is_author_code(code: CodeType) -> bool:
     """Whether `code` was written by a kernel author rather than by kdsl itself."""
-    known = _is_author.get(code)
-    if known is None:
-        path = os.path.abspath(code.co_filename)
-        known = all(
-            path.startswith(written_in_the_dsl)
-            for folder, written_in_the_dsl in _internal.items()
-            if path.startswith(folder)
-        )
-        _is_author[code] = known
-    return known
+    return _is_author(code.co_filename)
 
 
-def _is_library_code(code: CodeType) -> bool:
-    """Whether `code` is kdsl's own, written in the DSL."""
-    return os.path.abspath(code.co_filename).startswith(tuple(_internal))
+@cache  # by the name: to hash a code object takes longer than all else here
+def _is_author(file: str) -> bool:
+    path = os.path.abspath(file)
+    return all(
+        path.startswith(written_in_the_dsl)
+        for folder, written_in_the_dsl in _internal.items()
+        if path.startswith(folder)
+    )
 
+
+@cache
+def _is_library(file: str) -> bool:
+    """Whether a file is kdsl's own, perhaps written in the DSL."""
+    return os.path.abspath(file).startswith(tuple(_internal))
+
+
+mark_internal(__file__, except_for=("collective",))
 
 _stated: ContextVar[Loc | None] = ContextVar("stated", default=None)
 _role: ContextVar[str] = ContextVar("role", default="")
@@ -204,10 +207,11 @@ def here(frame: FrameType | None = None, depth: int = _MAX_DEPTH) -> Loc | None:
         frame = frame.f_back
     if not found:
         return None
-    key = tuple(found), _role.get()
+    # Not by the code itself, whose hash takes longer than all else here.
+    key = tuple([(id(code), lasti) for code, lasti in found]), _role.get()
     loc = _interned.get(key)
     if loc is None:
-        loc = _interned.setdefault(key, Loc(*key))
+        loc = _interned.setdefault(key, Loc(tuple(found), key[1]))
     return loc
 
 

@@ -51,6 +51,7 @@ _HOME = {
     "to_device": "device_array",
     "build": "builds",
     "recall": "builds",
+    "noted": "cache.notes",
     "bound": "bound",
     "remember": "call_forms",
     "LoadedKernel": "launch",

@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import re
-import subprocess
-import tempfile
 import time
 import warnings
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
-from pathlib import Path
 from typing import Any
 
 from kdsl_core.errors import BuildError
-from kdsl_runtime import metrics, ptx_source
+from kdsl_runtime import metrics
 from kdsl_runtime.ptx_module import PtxModule, text_and_entry
 from kdsl_runtime.resources import check_block, check_registers
 from kdsl_runtime.toolchain import Toolchain, default_toolchain
-
-_SPILL = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
-_USED = re.compile(r"Used (\d+) registers")
-_SHARED = re.compile(r"(\d+) bytes smem")
-_CONSTANT = re.compile(r"(\d+) bytes cmem\[\d+\]")
-# C75xx: setmaxnreg ignored, or wgmma serialised; the register and pipeline plan did not hold.
-_WARNING = re.compile(r"^ptxas\s*(?:warning\s*:|info\s*:\s*(?=\(C7\d{3}\)))\s*(.*)$", re.MULTILINE)
 
 
 class KdslBuildWarning(UserWarning):
@@ -100,6 +88,8 @@ def assemble(
     Raises: ResourceError K481–K483 when a block does not fit the target, BuildError K704 (time
     limit), K705 (ptxas refused the PTX), K708 (no program) and K710 (it does not run).
     """
+    from kdsl_runtime.ptxas import parse_report, run_ptxas  # not needed where cubins are found
+
     toolchain = toolchain or default_toolchain()
     options = options or AssembleOptions()
     text, entry = text_and_entry(source)
@@ -107,7 +97,7 @@ def assemble(
         check_block(source, target)
     started = time.perf_counter()
     try:
-        data, log = _run_ptxas(text, entry, target, toolchain, options)
+        data, log = run_ptxas(text, entry, target, toolchain, options)
     except BuildError:
         metrics.add("build_failures")
         raise
@@ -131,87 +121,3 @@ def surface(report: ResourceReport, entry: str, target: str) -> None:
         )
     for text in found:
         warnings.warn(f"kernel {entry} ({target}): {text}", KdslBuildWarning, stacklevel=3)
-
-
-def parse_report(log: str) -> ResourceReport:
-    """The numbers and warnings in what `ptxas -v` printed for one kernel."""
-    spill = _SPILL.search(log)
-    stack, stores, loads = map(int, spill.groups()) if spill else (0, 0, 0)
-    used, shared = _USED.search(log), _SHARED.search(log)
-    return ResourceReport(
-        registers=int(used[1]) if used else 0,
-        spill_stores=stores,
-        spill_loads=loads,
-        stack=stack,
-        shared=int(shared[1]) if shared else 0,
-        constant=sum(map(int, _CONSTANT.findall(log))),
-        warnings=tuple(dict.fromkeys(text.strip() for text in _WARNING.findall(log))),
-    )
-
-
-def _run_ptxas(
-    text: str, entry: str, target: str, toolchain: Toolchain, options: AssembleOptions
-) -> tuple[bytes, str]:
-    if toolchain.path is None:
-        raise BuildError(
-            f"kernel {entry}: the driver's JIT makes no cubin that can be kept",
-            code="K708",
-            fix="pip install 'kdsl-runtime[ptxas]', or set KDSL_PTXAS",
-        )
-    with tempfile.TemporaryDirectory(prefix="kdsl-") as folder:
-        ptx, cubin = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
-        ptx.write_text(text, encoding="utf-8")
-        argv = [str(toolchain.path), f"-arch={target}", "-v", *options.arguments()]
-        done = _call([*argv, str(ptx), "-o", str(cubin)], folder, entry, options.time_limit_s)
-        if done.returncode != 0 or not cubin.is_file():
-            raise _refusal(text, entry, target, toolchain, done)
-        return cubin.read_bytes(), done.stdout + done.stderr
-
-
-def _call(
-    argv: Sequence[str], folder: str, entry: str, time_limit_s: float
-) -> subprocess.CompletedProcess[str]:
-    try:
-        return subprocess.run(
-            argv,
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            stdin=subprocess.DEVNULL,
-            timeout=time_limit_s,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as problem:
-        raise BuildError(
-            f"kernel {entry}: {argv[0]} did not finish within {time_limit_s:g} s",
-            code="K704",
-            fix="raise AssembleOptions.time_limit_s, or unroll less",
-        ) from problem
-    except OSError as problem:
-        raise BuildError(
-            f"the assembler {argv[0]} does not run: {problem}",
-            code="K710",
-            fix="see `kdsl doctor` for the assemblers that work",
-        ) from problem
-
-
-def _refusal(
-    text: str,
-    entry: str,
-    target: str,
-    toolchain: Toolchain,
-    done: subprocess.CompletedProcess[str],
-) -> BuildError:
-    log = (done.stderr + done.stdout).strip()
-    problems = ptx_source.problems(log)
-    first = problems[0] if problems else None
-    said = first.message if first else log[-400:] or f"exit status {done.returncode}, no message"
-    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    notes = ptx_source.context(text, first.line) if first and first.line else []
-    return BuildError(
-        f"kernel {entry}: ptxas {toolchain.version} for {target} refused the PTX: {said}{more}",
-        code="K705",
-        notes=notes,
-        fix=ptx_source.advice(said),
-    )

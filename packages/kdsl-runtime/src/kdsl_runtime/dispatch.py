@@ -6,11 +6,9 @@ that won there. Tables come with a package and from the user's directory, whose 
 
 from __future__ import annotations
 
-import datetime
 import json
 import os
 import re
-import secrets
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,7 +16,6 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from kdsl_core.errors import CacheError, KdslError
-from kdsl_runtime.cache.flight import lock_file
 from kdsl_runtime.problem import Problem
 
 Config: TypeAlias = Mapping[str, Any]
@@ -113,7 +110,7 @@ def write_table(path: Path, entries: Iterable[Entry], **facts: str) -> None:
     head = "".join(f"{json.dumps(name)}: {json.dumps(text)},\n" for name, text in facts.items())
     body = ",\n".join(json.dumps(entry.record()) for entry in entries)
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    draft = path.with_name(f".{path.name}.{os.urandom(8).hex()}.tmp")
     draft.write_text(f'{{\n{head}"entries": [\n{body}\n]\n}}\n', encoding="utf-8")
     draft.replace(path)
 
@@ -123,6 +120,10 @@ def put(path: Path, device: str, entry: Entry) -> bool:
 
     Processes that write the same file take turns. A prediction never replaces a measurement.
     """
+    import datetime  # neither is needed where tables are only read
+
+    from kdsl_runtime.cache.flight import lock_file
+
     path.parent.mkdir(parents=True, exist_ok=True)
     with lock_file(path.with_suffix(".lock")):
         entries = dict(read_table(path))

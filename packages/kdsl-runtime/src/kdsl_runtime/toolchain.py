@@ -9,14 +9,13 @@ import hashlib
 import importlib.util
 import os
 import re
-import shutil
-import subprocess
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from kdsl_core.errors import BuildError
+from kdsl_core.lang.file_states import state_of_files
 
 VERSION_TIME_LIMIT_S = 20.0
 _INSTALL = (
@@ -128,32 +127,43 @@ def open_toolchain(path: Path, source: str = "given path") -> Toolchain:
 
 
 def version_text(path: Path) -> str:
-    """What `ptxas --version` prints, asked once per path and modification time.
+    """What `ptxas --version` prints, asked once per path and modification time of the program.
 
     Raises: BuildError K710 when the program does not run.
     """
     try:
-        key = (str(path), path.stat().st_mtime_ns)
-        if key not in _versions:
-            _versions[key] = _ask_version(path)
-        return _versions[key]
-    except (OSError, subprocess.SubprocessError) as problem:
-        raise BuildError(
-            f"the assembler {path} does not run: {problem}", code="K710", fix=_INSTALL
-        ) from problem
+        state = path.stat()
+    except OSError as problem:
+        raise _does_not_run(path, problem) from problem
+    key = (str(path), state.st_mtime_ns)
+    if key not in _versions:
+        from kdsl_runtime.cache.notes import noted
+
+        stated = state_of_files({str(path): state})
+        _versions[key] = noted(f"version of {path}", stated, lambda: _ask_version(path))
+    return _versions[key]
 
 
 def _ask_version(path: Path) -> str:
-    done = subprocess.run(
-        [str(path), "--version"],
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=VERSION_TIME_LIMIT_S,
-        stdin=subprocess.DEVNULL,
-        check=True,
-    )
+    import subprocess  # a tenth of a start-up, and not needed where it is known
+
+    try:
+        done = subprocess.run(
+            [str(path), "--version"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=VERSION_TIME_LIMIT_S,
+            stdin=subprocess.DEVNULL,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError) as problem:
+        raise _does_not_run(path, problem) from problem
     return done.stdout.strip()
+
+
+def _does_not_run(path: Path, problem: Exception) -> BuildError:
+    return BuildError(f"the assembler {path} does not run: {problem}", code="K710", fix=_INSTALL)
 
 
 def _named_by_user(named: str) -> Toolchain:
@@ -172,9 +182,9 @@ def _installed(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
         yield "wheel nvidia-cuda-nvcc", folder / "cu13" / "bin" / "ptxas"
     for folder in package_folders("triton"):
         yield "triton's copy", folder / "backends" / "nvidia" / "bin" / "ptxas"
-    on_path = shutil.which("ptxas", path=environ.get("PATH", ""))
-    if on_path:
-        yield "PATH", Path(on_path)
+    # As `shutil.which`, which brings zlib, bz2 and lzma along.
+    on_path = (Path(folder, "ptxas") for folder in environ.get("PATH", "").split(os.pathsep))
+    yield from [("PATH", path) for path in on_path if os.access(path, os.X_OK)][:1]
     for found in sorted(glob.glob("/usr/local/cuda*/bin/ptxas"), key=_newest_first):
         yield "/usr/local/cuda*", Path(found)
 

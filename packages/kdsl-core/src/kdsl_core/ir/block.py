@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from kdsl_core.dtypes import DType, tensor_map
 from kdsl_core.ir.op import Op
 from kdsl_core.ir.tensor_map import TensorMapSpec
 from kdsl_core.ir.value import Value
-from kdsl_core.layout import AnyLayout
 from kdsl_core.loc import Loc
+
+if TYPE_CHECKING:
+    from kdsl_core.layout import AnyLayout
 
 REGISTERS = 65536  # of a multiprocessor, shared out when a kernel starts
 

@@ -1,54 +1,21 @@
-"""The instruction set: every operation, with its type rule, PTX and meaning in one place."""
+"""The instruction set: every operation, with its type rule, PTX and meaning in one place.
 
-from kdsl_core.ir.op import Op
-from kdsl_core.isa import (
-    arith,
-    async_copy,
-    atomic,
-    barrier,
-    bulk,
-    bulk_groups,
-    cluster,
-    compare,
-    control,
-    convert,
-    launch,
-    math,
-    matrix_copy,
-    mbarrier,
-    memory,
-    mma,
-    packed,
-    register,
-    special,
-    tma,
-    warp,
-    wgmma,
-)
+Families are loaded one by one, when they are first used: a process that finds its kernels built
+needs few of them. `ALL_OPS` lists the operations of all.
+"""
 
-ALL_OPS: tuple[type[Op], ...] = (
-    *register.OPS,
-    *special.OPS,
-    *arith.OPS,
-    *compare.OPS,
-    *convert.OPS,
-    *math.OPS,
-    *packed.OPS,
-    *memory.OPS,
-    *async_copy.OPS,
-    *matrix_copy.OPS,
-    *mma.OPS,
-    *wgmma.OPS,
-    *warp.OPS,
-    *barrier.OPS,
-    *mbarrier.OPS,
-    *cluster.OPS,
-    *launch.OPS,
-    *atomic.OPS,
-    *bulk.OPS,
-    *bulk_groups.OPS,
-    *tma.OPS,
-    *control.OPS,
-)
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kdsl_core.isa.all_ops import ALL_OPS
 
 __all__ = ["ALL_OPS"]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "ALL_OPS":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return importlib.import_module(f"{__name__}.all_ops").ALL_OPS

@@ -7,7 +7,6 @@ narrower type as if it had been exact; that is how every double rounding is avoi
 from __future__ import annotations
 
 from collections.abc import Callable
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import ml_dtypes
@@ -188,6 +187,8 @@ def _fma_rational(a: float, b: float, c: float) -> float:
     plain = a * b + c
     if not np.isfinite([a, b, c]).all():
         return plain
+    from fractions import Fraction
+
     exact = Fraction(a) * Fraction(b) + Fraction(c)
     if exact == 0:
         return plain  # IEEE's sign of an exact zero

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -16,7 +16,9 @@ from kdsl_core.lang.host import runtime
 from kdsl_core.lang.signature import Parameter, Signature, TensorType
 from kdsl_core.lang.spec import ArraySpec
 from kdsl_core.lang.tensor_class import TensorClass
-from kdsl_core.layout import SymInt
+
+if TYPE_CHECKING:
+    from kdsl_core.layout import SymInt
 
 _EMPTY = Parameter("", "static").default
 _WIDEST_BYTES = 16

@@ -6,14 +6,13 @@ Comments, blank lines, paths, line numbers, modules' names, hash seeds and addre
 from __future__ import annotations
 
 import dataclasses
-import dis
 import hashlib
 import re
 import struct
+import sys
 from collections import namedtuple
-from collections.abc import Callable
-from decimal import Decimal
-from fractions import Fraction
+from collections.abc import Callable, Iterator
+from opcode import EXTENDED_ARG, hasconst
 from pathlib import PurePath
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -34,6 +33,7 @@ from kdsl_core.lang.values import (
 
 _DIGEST_DIGITS = 32
 _DEPTH_LIMIT = 40
+_LOADS_CONSTANT = frozenset(hasconst)
 _NUMBERS: tuple[Any, ...] = (str, bytes, int, float, complex)  # a subclass is worth one of them
 _Field: type = type(vars(namedtuple("_Field", "name"))["name"])  # a class without a name in C
 
@@ -114,6 +114,8 @@ class _Speller:
         exact = _EXACT.get(type(value))
         if exact is not None:
             return f"{type(value).__name__} {exact(value)}"
+        if _is_exact_number(value):
+            return f"{type(value).__name__} {value!r}"
         for kinds, spelled in _SPELLINGS:
             if isinstance(value, kinds):
                 return f"{type(value).__name__} {spelled(value)}"
@@ -161,12 +163,11 @@ class _Speller:
     def _code(self, code: CodeType) -> str:
         """All of a code object but where it was written, and a docstring that nothing loads."""
         texts = []
-        for instruction in dis.get_instructions(code):
-            name, argument = instruction.opname, instruction.arg
-            if argument is not None and instruction.opcode in dis.hasconst:
-                texts.append(f"{name} {self._constant(code.co_consts[argument])}")
+        for number, argument in _instructions(code):
+            if number in _LOADS_CONSTANT:
+                texts.append(f"{number} {self._constant(code.co_consts[argument])}")
             else:
-                texts.append(f"{name} {argument}")
+                texts.append(f"{number} {argument}")
         sizes = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
         names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
         handlers = getattr(code, "co_exceptiontable", b"").hex()
@@ -175,6 +176,22 @@ class _Speller:
 
     def _constant(self, value: Any) -> str:
         return self._code(value) if isinstance(value, CodeType) else self.spell(value)
+
+
+def _is_exact_number(value: Any) -> bool:
+    """Whether it is one of Python's decimals or fractions, whose modules few programs import."""
+    homes = (("decimal", "Decimal"), ("fractions", "Fraction"))
+    return any(type(value) is vars(sys.modules.get(m, sys)).get(name) for m, name in homes)
+
+
+def _instructions(code: CodeType) -> Iterator[tuple[int, int]]:
+    """Numbers and arguments of the instructions; `dis` gives names too, at ten times the cost."""
+    raw, before = code.co_code, 0
+    for number, low in zip(raw[::2], raw[1::2], strict=True):
+        argument = before << 8 | low
+        before = argument if number == EXTENDED_ARG else 0
+        if number != EXTENDED_ARG:
+            yield number, argument
 
 
 def _is_of_library(value: Any) -> bool:
@@ -209,8 +226,6 @@ _EXACT: dict[type, Callable[[Any], str]] = {
     complex: lambda v: _float(v.real) + _float(v.imag),
     slice: lambda v: repr((v.start, v.stop, v.step)),
     re.Pattern: lambda v: repr((v.pattern, v.flags)),
-    Decimal: repr,
-    Fraction: repr,
     type(absent): repr,
     _Field: lambda v: repr(v.__reduce__()[1]),
 }

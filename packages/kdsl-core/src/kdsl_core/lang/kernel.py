@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NoReturn, overload
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from kdsl_core.errors import ArgumentError
 from kdsl_core.ir import Target, target_of
-from kdsl_core.ir.printer import print_kernel
-from kdsl_core.lang import dump, watch
+from kdsl_core.lang import watch
 from kdsl_core.lang.arguments import Bound, bind, classify
 from kdsl_core.lang.dependencies import Dependencies
 from kdsl_core.lang.functions import Staged
@@ -19,10 +18,11 @@ from kdsl_core.lang.lowered import Lowered
 from kdsl_core.lang.signature import Signature
 from kdsl_core.lang.specialisation import Specialisation
 from kdsl_core.lang.tensor_class import TensorClass
-from kdsl_core.lang.traced import Traced, trace
 from kdsl_core.loc import here
-from kdsl_core.passes import check_resources, check_target, optimise
-from kdsl_core.ptx import PtxModule, emit
+
+if TYPE_CHECKING:
+    from kdsl_core.lang.traced import Traced
+    from kdsl_core.ptx import PtxModule
 
 # Traces kept of one specialisation whose globals, closures or helpers were rebound in between.
 _MOST_KEPT = 8
@@ -149,12 +149,9 @@ class KernelFunction:
                 return traced
         for watcher in watch.watchers:
             watcher.tracing(self, needed, [dependencies for dependencies, _ in kept])
-        min_blocks = self.min_blocks_per_sm
-        with within or contextlib.nullcontext():
-            traced = trace(self.staged, self.signature, needed, min_blocks_per_sm=min_blocks)
-        optimise(traced.kernel)
-        if dump.wanted("ir"):
-            dump.write(self.__name__, "ir", print_kernel(traced.kernel))
+        from kdsl_core.lang.compilation import optimised  # not needed where PTX was recalled
+
+        traced = optimised(self, needed, within or contextlib.nullcontext())
         # Taken afterwards: meta code may have filled a cache of its own.
         statics = [value for _, _, value in needed.statics]
         dependencies = Dependencies(self.staged.function, statics)
@@ -194,6 +191,8 @@ class KernelFunction:
 
     def ir(self, *args: Any, block: Any, cluster: Any = None, **statics: Any) -> str:
         """The IR as text, for arrays or `kd.spec`s."""
+        from kdsl_core.ir.printer import print_kernel
+
         return print_kernel(self._inspected(args, statics, block, cluster).kernel)
 
     def module(
@@ -223,12 +222,9 @@ class KernelFunction:
         if module is None:
             for watcher in watch.watchers:
                 watcher.emitting(self, traced, target)
-            check_target(traced.kernel, target)
-            check_resources(traced.kernel, target)
-            module = emit(traced.kernel, target, lines=lines)
-            if dump.wanted("ptx"):
-                dump.write(f"{self.__name__}.{target}", "ptx", module.text)
-            traced.modules[target, lines] = module
+            from kdsl_core.lang.compilation import emitted
+
+            module = traced.modules[target, lines] = emitted(self, traced, target, lines)
         return module
 
     def ptx(

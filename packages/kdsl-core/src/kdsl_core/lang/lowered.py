@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kdsl_core.dtypes import ALL_DTYPES, DType, tensor_map
 from kdsl_core.ir import Param, Value
 from kdsl_core.lang.arguments import Bound
-from kdsl_core.lang.map_json import Unportable, map_from_json, map_to_json
-from kdsl_core.lang.tensor_maps import MapEvaluator
-from kdsl_core.lang.traced import Origin, Traced, values_of
+from kdsl_core.lang.parameter_values import Evaluator, MapEvaluator, Origin, ProductMap, values_of
+from kdsl_core.lang.product_maps import Unportable, product_from_json, product_of, product_to_json
 from kdsl_core.ptx import PtxModule
+
+if TYPE_CHECKING:
+    from kdsl_core.lang.traced import Traced
 
 _DTYPES = {dtype.name: dtype for dtype in (*ALL_DTYPES, tensor_map)}
 
@@ -27,7 +29,7 @@ class Lowered:
 
     module: PtxModule
     origins: Sequence[Origin]
-    maps: Sequence[MapEvaluator] = ()
+    maps: Sequence[Evaluator] = ()
     loaded: dict[int, Any] = field(default_factory=dict)
 
     @classmethod
@@ -47,7 +49,7 @@ class Lowered:
         module = self.module
         plain = self.origins[: len(self.origins) - len(self.maps)]
         try:
-            maps = [map_to_json(evaluator.spec, evaluator.params) for evaluator in self.maps]
+            maps = [_stated(evaluator) for evaluator in self.maps]
         except Unportable:
             return None
         return {
@@ -74,12 +76,25 @@ class Lowered:
             params=params,
             ptx_version=tuple(facts["ptx_version"]),
         )
-        values = _values(params)
-        specs = [map_from_json(stated, values) for stated in facts["maps"]]
+        maps = [_map(stated, params) for stated in facts["maps"]]
         origins = [tuple(origin) for origin in facts["origins"]]
-        origins += [("tensor_map", spec) for spec in specs]
-        return cls(module, origins, [MapEvaluator(spec, values) for spec in specs])
+        return cls(module, [*origins, *[("tensor_map",) for _ in maps]], maps)
 
 
-def _values(params: Sequence[tuple[str, DType]]) -> list[Param]:
-    return [Param(name, Value(dtype, None, name)) for name, dtype in params]
+def _stated(map: Evaluator) -> dict[str, Any]:
+    product = map if isinstance(map, ProductMap) else product_of(map.spec, map.params)
+    if product is not None:
+        return product_to_json(product)
+    from kdsl_core.lang.map_json import map_to_json
+
+    assert isinstance(map, MapEvaluator)
+    return map_to_json(map.spec, map.params)
+
+
+def _map(stated: dict[str, Any], params: Sequence[tuple[str, DType]]) -> Evaluator:
+    if "terms" in stated:
+        return product_from_json(stated)
+    from kdsl_core.lang.map_json import map_from_json  # with the instructions of its program
+
+    values = [Param(name, Value(dtype, None, name)) for name, dtype in params]
+    return MapEvaluator(map_from_json(stated, values), values)

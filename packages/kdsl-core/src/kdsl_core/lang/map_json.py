@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 from kdsl_core.dtypes import BY_NAME, DType, boolean
-from kdsl_core.ir import Const, MapShape, Operand, Param, Value
-from kdsl_core.ir.tensor_map import Im2col, TensorMapSpec
+from kdsl_core.ir import Const, Operand, Param, Value
+from kdsl_core.ir.tensor_map import TensorMapSpec
 from kdsl_core.isa import arith, compare
 from kdsl_core.isa.conversions import direct
 from kdsl_core.isa.convert import ConvertOp
 from kdsl_core.isa.instruction import Instruction, InstructionOp
+from kdsl_core.lang.product_maps import Unportable, shape_from_json, shape_to_json
 
 _FAMILIES = (arith.ArithOp, compare.CompareOp, compare.SelectOp, ConvertOp)
 _ROWS = {
     (row.name, row.operands, row.result): row
     for row in (*arith.INSTRUCTIONS, *compare.INSTRUCTIONS)
 }
-
-
-class Unportable(Exception):
-    """A program with an instruction that has no name outside of its process."""
 
 
 def map_to_json(spec: TensorMapSpec, params: Sequence[Param]) -> dict[str, Any]:
@@ -44,9 +40,8 @@ def map_to_json(spec: TensorMapSpec, params: Sequence[Param]) -> dict[str, Any]:
         family = _FAMILIES.index(type(op))
         steps.append([family, row.name, row.result.name, *map(operand, op.operands)])
         numbers[op.d] = len(numbers)
-    shape = {**asdict(spec.shape), "dtype": spec.shape.dtype.name}
     return {
-        "shape": shape,
+        "shape": shape_to_json(spec.shape),
         "tensor": spec.tensor,
         "program": steps,
         "address": operand(spec.address),
@@ -72,25 +67,13 @@ def map_from_json(stated: dict[str, Any], params: Sequence[Param]) -> TensorMapS
         program.append(_FAMILIES[family](instruction=row, operands=operands, d=d, loc=None))
         values.append(d)
     return TensorMapSpec(
-        _shape(stated["shape"]),
+        shape_from_json(stated["shape"]),
         stated["tensor"],
         operand(stated["address"]),
         tuple(map(operand, stated["sizes"])),
         tuple(map(operand, stated["strides"])),
         tuple(program),
     )
-
-
-def _shape(stated: dict[str, Any]) -> MapShape:
-    fields = _with_tuples(stated)
-    walk = stated["im2col"]
-    fields["dtype"] = BY_NAME[stated["dtype"]]
-    fields["im2col"] = None if walk is None else Im2col(**_with_tuples(walk))
-    return MapShape(**fields)
-
-
-def _with_tuples(stated: dict[str, Any]) -> dict[str, Any]:
-    return {name: tuple(v) if isinstance(v, list) else v for name, v in stated.items()}
 
 
 def _instruction(name: str, operands: tuple[DType, ...], result: DType) -> Instruction | None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from functools import cache
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 # Versions of these, or their files, are in every recipe instead of what they consist of.
@@ -69,6 +70,31 @@ def is_library_file(file: str) -> bool:
 def is_of_kdsl(code: CodeType) -> bool:
     """Whether a function's code is kdsl's own."""
     return code.co_filename.startswith(_folders()[0])
+
+
+def asked_by_author(frame: FrameType | None) -> bool:
+    """Whether the nearest code outside of Python's own library is not kdsl's or NumPy's."""
+    while frame is not None and is_library_code(frame.f_code):
+        if is_of_kdsl(frame.f_code):
+            return False
+        frame = frame.f_back
+    return frame is not None
+
+
+# Functions in C whose answer a later process cannot compare, as profilers spell them.
+_QUESTION = (
+    r"<built-in method (?:"
+    r"posix\.(?:l?stat|access|getcwd|getpid|urandom)"
+    r"|time\.(?:time|monotonic|perf_counter|process_time)(?:_ns)?|time\.(?:local|gm)time"
+    r"|(?:now|today|utcnow)(?: of type object at \w+)?)>"
+    r"|<method '(?:now|today|utcnow)' of '.*' objects>"
+    r"|<method '(?:random|getrandbits)' of '_random\.Random' objects>"
+)
+
+
+def is_question(spelling: str) -> bool:
+    """Whether a function in C, as profilers spell it, gives what no later process can compare."""
+    return re.fullmatch(_QUESTION, spelling) is not None
 
 
 @cache

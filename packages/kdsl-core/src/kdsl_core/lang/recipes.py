@@ -7,6 +7,7 @@ that nothing is traced.
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -19,16 +20,17 @@ from kdsl_core.errors import StagingError
 from kdsl_core.ir import Target
 from kdsl_core.lang import dump
 from kdsl_core.lang.dependencies import Dependencies, nested_codes
+from kdsl_core.lang.file_states import state_of_files, still
 from kdsl_core.lang.fingerprint import Unstated, digests
 from kdsl_core.lang.host import runtime
 from kdsl_core.lang.lowered import Lowered
-from kdsl_core.lang.observed import Observed, observing, still
 from kdsl_core.lang.origins import LIBRARIES, LOADED_NS, is_library_code
 from kdsl_core.lang.signature import Signature
 
 if TYPE_CHECKING:
     from kdsl_core.lang.functions import Staged
     from kdsl_core.lang.kernel import KernelFunction
+    from kdsl_core.lang.observed import Observed
     from kdsl_core.lang.specialisation import Specialisation
 
 _PACKAGE = Path(__file__).parents[1]
@@ -46,6 +48,8 @@ def obtain(
     reads: dict[str, str] = {}
 
     def trace() -> tuple[str, dict[str, Any] | None]:
+        from kdsl_core.lang.observed import Observed, observing  # nothing is traced on a hit
+
         for staged in _staged(kernel, before):
             staged.rewritten()  # now, for under observation it takes four times as long
         observed = Observed()
@@ -55,17 +59,19 @@ def obtain(
         reads.update(observed.states())
         return lowered.module.text, _facts(kernel, lowered, before, observed)
 
+    recalled = False
     recipe = ingredients(kernel, needed, target, before)
     if recipe is None or dump.wanted("ir") or dump.wanted("ptx"):
         trace()
     else:
         host = runtime("building a kernel")
         text, facts = host.recall(recipe, trace, lambda facts: still(facts["reads"]))
-        if not made:
+        recalled = not made
+        if recalled:
             made.append(Lowered.from_facts(text, facts))
             reads.update(facts["reads"])
-    # Taken anew: meta code may have filled a cache of its own.
-    dependencies = Dependencies(function, statics)
+    # Taken anew after a trace: meta code may have filled a cache of its own.
+    dependencies = before if recalled else Dependencies(function, statics)
     if reads:
         dependencies.outside = lambda: still(reads)
     return dependencies, made[0]
@@ -102,12 +108,28 @@ def ingredients(
 @cache
 def library_digest() -> str | None:
     """A digest of kdsl_core's files; None when they are not those that this process runs."""
+    files = dict(_files(str(_PACKAGE), ""))
+    if any(state.st_mtime_ns > LOADED_NS for state in files.values()):
+        return None
+    subject, state = f"kdsl in {_PACKAGE}", state_of_files(files)
+    digest: str = runtime("building a kernel").noted(subject, state, lambda: _digest(files))
+    return digest
+
+
+def _files(folder: str, within: str) -> Iterator[tuple[str, os.stat_result]]:
+    """Every Python file below a folder by its name there, with what the file system says of it."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith(".py"):
+                yield within + entry.name, entry.stat()
+            elif entry.is_dir() and entry.name != "__pycache__":
+                yield from _files(entry.path, f"{within}{entry.name}/")
+
+
+def _digest(names: Iterable[str]) -> str:
     digest = hashlib.sha256()
-    for path in sorted(_PACKAGE.rglob("*.py")):
-        if path.stat().st_mtime_ns > LOADED_NS:
-            return None
-        data = path.read_bytes()
-        name = path.relative_to(_PACKAGE).as_posix()
+    for name in sorted(names):
+        data = (_PACKAGE / name).read_bytes()
         digest.update(f"{name}\0{len(data)}\0".encode() + data)
     return digest.hexdigest()
 

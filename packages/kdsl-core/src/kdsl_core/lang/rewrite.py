@@ -11,6 +11,7 @@ import copy
 from collections.abc import Sequence
 
 from kdsl_core.lang.liveness import Liveness, assigned, walk_scope
+from kdsl_core.lang.source import bare
 
 # One underscore: a name with two is another name inside a class.
 STAGE = "_kdsl"
@@ -348,26 +349,6 @@ def _locate(node: ast.AST, place: ast.AST) -> None:
     if place.end_lineno != place.lineno:
         node.end_lineno = place.lineno
         node.end_col_offset = place.col_offset + _KEYWORDS.get(type(place), 1)
-
-
-def bare(arguments: ast.arguments) -> ast.arguments:
-    """The arguments without annotations and defaults, which are bound elsewhere."""
-
-    def plain(items: list[ast.arg]) -> list[ast.arg]:
-        return [ast.copy_location(ast.arg(item.arg), item) for item in items]
-
-    def single(item: ast.arg | None) -> ast.arg | None:
-        return None if item is None else plain([item])[0]
-
-    return ast.arguments(
-        posonlyargs=plain(arguments.posonlyargs),
-        args=plain(arguments.args),
-        vararg=single(arguments.vararg),
-        kwonlyargs=plain(arguments.kwonlyargs),
-        kw_defaults=[None for _ in arguments.kwonlyargs],
-        kwarg=single(arguments.kwarg),
-        defaults=[],
-    )
 
 
 def _blocks(body: Sequence[ast.stmt]) -> list[ast.If]:

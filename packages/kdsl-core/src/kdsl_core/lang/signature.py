@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from kdsl_core import dtypes as dt
@@ -80,6 +81,21 @@ def _modes(dims: Any) -> tuple[str | int, ...]:
     return tuple(modes)
 
 
+class _FrontPage:
+    """`kd` inside an annotation: `kd.Tensor[…]` needs nothing of what tensors can do."""
+
+    class Tensor:
+        """Stands for `kd.Tensor`, whose module knows the instructions of memory."""
+
+        __class_getitem__ = staticmethod(TensorType.parse)
+
+    def __init__(self, page: ModuleType) -> None:
+        self._page = page
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._page, name)
+
+
 @dataclass(frozen=True)
 class Parameter:
     """One parameter of a kernel: `kind` is "tensor", "scalar" or "static"."""
@@ -145,8 +161,11 @@ def _not_understood(function: FunctionType, name: str, annotation: str) -> Stagi
 
 def _lookup(function: FunctionType) -> Callable[[Any], Any]:
     """Evaluates an annotation that `from __future__ import annotations` left as text."""
+    page = sys.modules["kdsl_core"]
+    names: dict[str, Any] = {
+        name: _FrontPage(page) for name, v in function.__globals__.items() if v is page
+    }
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-    names: dict[str, Any] = {}
     for name, cell in cells:
         try:
             names[name] = cell.cell_contents

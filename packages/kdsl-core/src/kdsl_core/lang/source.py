@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ast
+import copy
 import functools
 import linecache
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import CodeType, FunctionType
 
 from kdsl_core.errors import StagingError
 
+_BLOCKS = ("body", "orelse", "handlers", "finalbody", "cases")  # of statements
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -52,6 +55,34 @@ def definition(function: FunctionType, source: Source) -> FunctionNode:
     raise other_text(function, source)
 
 
+def undecorated(node: FunctionNode) -> ast.FunctionDef:
+    """A definition without decorators, defaults and annotations, which are bound already."""
+    new = copy.copy(node)
+    assert isinstance(new, ast.FunctionDef)
+    new.decorator_list, new.returns, new.args = [], None, bare(new.args)
+    return new
+
+
+def bare(arguments: ast.arguments) -> ast.arguments:
+    """The arguments without annotations and defaults, which are bound elsewhere."""
+
+    def plain(items: list[ast.arg]) -> list[ast.arg]:
+        return [ast.copy_location(ast.arg(item.arg), item) for item in items]
+
+    def single(item: ast.arg | None) -> ast.arg | None:
+        return None if item is None else plain([item])[0]
+
+    return ast.arguments(
+        posonlyargs=plain(arguments.posonlyargs),
+        args=plain(arguments.args),
+        vararg=single(arguments.vararg),
+        kwonlyargs=plain(arguments.kwonlyargs),
+        kw_defaults=[None for _ in arguments.kwonlyargs],
+        kwarg=single(arguments.kwarg),
+        defaults=[],
+    )
+
+
 def other_text(function: FunctionType, source: Source) -> StagingError:
     """The text found is not what Python compiled."""
     return StagingError(
@@ -64,8 +95,16 @@ def other_text(function: FunctionType, source: Source) -> StagingError:
 
 @functools.lru_cache(maxsize=64)
 def _functions(source: Source) -> tuple[FunctionNode, ...]:
-    tree = ast.parse(source.text, source.file)
-    return tuple(node for node in ast.walk(tree) if isinstance(node, FunctionNode))
+    return tuple(_nested_functions(ast.parse(source.text, source.file)))
+
+
+def _nested_functions(node: ast.AST) -> Iterator[FunctionNode]:
+    """The definitions within a statement, without a look at its expressions, which hold none."""
+    for part in _BLOCKS:
+        for inner in getattr(node, part, ()):
+            if isinstance(inner, FunctionNode):
+                yield inner
+            yield from _nested_functions(inner)
 
 
 def _same(node: FunctionNode, code: CodeType) -> bool:

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any, NoReturn
-
-import numpy as np
 
 from kdsl_core.dtypes import u64
 from kdsl_core.errors import StagingError
-from kdsl_core.ir import Array, Const, Kernel, MapShape, Op, Operand, Param, TensorMap, Value
-from kdsl_core.ir.map_limits import ALIGNMENT, check_map
+from kdsl_core.ir import Const, Kernel, MapShape, Op, Operand, Param, Value
 from kdsl_core.ir.tensor_map import TensorMapSpec
 from kdsl_core.isa.instruction import InstructionOp
 from kdsl_core.lang.tracer import Tracer, current
 from kdsl_core.loc import Loc, here
 
 _MAPS = "tensor maps"
-_MOST_KEPT = 256
 
 
 def tensor_map(
@@ -94,49 +89,3 @@ class _Program:
             fix="make the map of the whole argument, and pass what differs between threads and "
             "blocks as coordinates",
         )
-
-
-class MapEvaluator:
-    """Computes a tensor map from the values of a kernel's parameters, and keeps the latest.
-
-    Threads: safe.
-    """
-
-    def __init__(self, spec: TensorMapSpec, params: Sequence[Param]) -> None:
-        self.spec = spec
-        self.params = params
-        read = {operand for op in spec.program for operand in op.reads()}
-        read.update((spec.address, *spec.sizes, *spec.strides))
-        self._inputs = [(i, p.value) for i, p in enumerate(params) if p.value in read]
-        self._of = lru_cache(maxsize=_MOST_KEPT)(self._compute)
-
-    def __call__(self, values: Sequence[Any]) -> TensorMap:
-        """The map for the values of all parameters.
-
-        Raises: ArgumentError K630 … K635 when the TMA unit cannot describe the tensor.
-        """
-        return self._of(*(values[index] for index, _ in self._inputs))
-
-    def _compute(self, *numbers: Any) -> TensorMap:
-        spec = self.spec
-        held: dict[Operand, Array] = {
-            value: np.full((1, 1), number, value.dtype.numpy)
-            for (_, value), number in zip(self._inputs, numbers, strict=True)
-        }
-
-        def read(operand: Operand) -> Array:
-            return operand.array() if isinstance(operand, Const) else held[operand]
-
-        for op in spec.program:
-            assert isinstance(op, InstructionOp)
-            held[op.d] = op.instruction.run(*map(read, op.operands))
-        sizes = tuple(int(read(size).item()) for size in spec.sizes)
-        # A dimension of one element is never stepped along, whatever its stride is called.
-        strides = tuple(
-            int(read(stride).item()) if size > 1 else ALIGNMENT
-            for stride, size in zip(spec.strides, sizes[1:], strict=True)
-        )
-        address = int(read(spec.address).item())
-        described = TensorMap(spec.shape, spec.tensor, address, sizes, strides)
-        check_map(described)
-        return described

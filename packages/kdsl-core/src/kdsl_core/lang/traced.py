@@ -10,22 +10,19 @@ from kdsl_core import dtypes as dt
 from kdsl_core.dtypes import DType
 from kdsl_core.errors import KdslError, StagingError
 from kdsl_core.ir import Kernel, Param, Target, Value
-from kdsl_core.lang.arguments import ArrayFacts, Bound
+from kdsl_core.lang.arguments import Bound
 from kdsl_core.lang.functions import Staged
+from kdsl_core.lang.parameter_values import MapEvaluator, Origin, values_of
 from kdsl_core.lang.regions import KERNEL_WHILES, Retrace
 from kdsl_core.lang.scalar import Scalar
 from kdsl_core.lang.signature import Parameter, Signature
 from kdsl_core.lang.specialisation import Specialisation
 from kdsl_core.lang.tensor import Tensor
 from kdsl_core.lang.tensor_class import TensorClass
-from kdsl_core.lang.tensor_maps import MapEvaluator
 from kdsl_core.lang.tracer import Tracer, tracing
 from kdsl_core.layout import Layout
 from kdsl_core.loc import Loc, raised_at
 
-# Where a parameter's value comes from at launch: ("pointer", array), ("size", array, mode),
-# ("stride", array, mode), ("scalar", name) or ("tensor_map", spec).
-Origin = tuple[Any, ...]
 _MOST_RETRACES = 64
 
 
@@ -56,34 +53,8 @@ class Traced:
         params = self.kernel.params
         for param in params[len(self.origins) :]:
             assert param.map is not None
-            self.origins.append(("tensor_map", param.map))
+            self.origins.append(("tensor_map",))
             self.maps.append(MapEvaluator(param.map, params))
-
-
-def values_of(
-    origins: Sequence[Origin],
-    maps: Sequence[MapEvaluator],
-    bound: Bound,
-    addresses: Mapping[str, int] | None = None,
-) -> list[Any]:
-    """The parameters' values for a call; see `Traced.values`."""
-    values = [
-        addresses[origin[1]]
-        if addresses is not None and origin[0] == "pointer"
-        else _value_of(origin, bound)
-        for origin in origins[: len(origins) - len(maps)]
-    ]
-    return [*values, *(evaluate(values) for evaluate in maps)]
-
-
-def _value_of(origin: Origin, bound: Bound) -> Any:
-    kind, name, *mode = origin
-    if kind == "scalar":
-        return bound.scalars[name]
-    facts: ArrayFacts = bound.arrays[name]
-    if kind == "pointer":
-        return facts.pointer
-    return (facts.shape if kind == "size" else facts.strides)[mode[0]]
 
 
 def trace(

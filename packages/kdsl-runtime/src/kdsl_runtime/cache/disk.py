@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import warnings
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from kdsl_runtime import metrics
 from kdsl_runtime.cache.entry import FORMAT_VERSION, CorruptEntry, Entry, decode, encode
 from kdsl_runtime.cache.files import (
     BAD,
+    NOTE,
     SUFFIX,
     TEMPORARY,
     KdslCacheWarning,
@@ -57,11 +59,16 @@ class DiskCache:
         make_private(self.root)
         self._home = self.root / f"v{FORMAT_VERSION}"
         self._locks = self._home / "locks"
+        self._notes = self._home / "notes"
         self._writes = 0
 
     def path_of(self, key: str) -> Path:
         """Where the entry of `key` is kept."""
         return entry_path(self.root, key)
+
+    def note_path(self, subject: str) -> Path:
+        """Where the note of a subject is kept; see `notes`."""
+        return self._notes / f"{hashlib.sha256(subject.encode()).hexdigest()[:32]}{NOTE}"
 
     def get(self, key: str) -> Entry | None:
         """The verified entry of `key`; None when there is none or it had to be set aside.
@@ -156,13 +163,15 @@ class DiskCache:
 
         Gives the number of files removed.
         """
-        rubbish = [*self._home.glob(f"??/.*{TEMPORARY}"), *self._home.glob(f"??/*{BAD}")]
+        rubbish = [*self._home.glob(f"*/.*{TEMPORARY}"), *self._home.glob(f"??/*{BAD}")]
         old = [path for path in rubbish if age_s(path) >= older_than_s]
         return sum(map(remove, old)) + sweep(self._locks)
 
     def clear(self) -> int:
         """Remove every entry and everything left over; gives the number of entries."""
         removed = sum(remove(file.path) for file in self.files("v*"))
+        for note in self._notes.glob(f"*{NOTE}"):
+            remove(note)
         self.sweep()
         return removed
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 import time
 from collections.abc import Collection
 from pathlib import Path
@@ -14,7 +13,7 @@ from kdsl_runtime.cache.entry import FORMAT_VERSION
 from kdsl_runtime.cache.keys import check_key
 from kdsl_runtime.cache.location import check_file, refused_entry
 
-SUFFIX, BAD, TEMPORARY = ".kdsl", ".bad", ".tmp"
+SUFFIX, BAD, TEMPORARY, NOTE = ".kdsl", ".bad", ".tmp", ".note"
 _READ_BYTES = 1 << 20
 
 
@@ -52,7 +51,7 @@ def write_file(path: Path, data: bytes) -> None:
 
     Raises: OSError; nothing is left then.
     """
-    name = f".{path.stem}.{os.getpid()}.{secrets.token_hex(4)}{TEMPORARY}"
+    name = f".{path.stem}.{os.getpid()}.{os.urandom(4).hex()}{TEMPORARY}"
     temporary = path.with_name(name)
     try:
         _write(temporary, data)

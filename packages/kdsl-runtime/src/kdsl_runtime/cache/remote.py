@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
+import os
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -53,7 +53,7 @@ class RemoteCache:
         with self._answering():
             system, path = self._place(key)
             folder, _, name = path.rpartition("/")
-            temporary = f"{folder}/.{name}.{secrets.token_hex(8)}{TEMPORARY}"
+            temporary = f"{folder}/.{name}.{os.urandom(8).hex()}{TEMPORARY}"
             system.makedirs(folder, exist_ok=True)
             system.pipe_file(temporary, encode(key, entry))
             system.mv(temporary, path)

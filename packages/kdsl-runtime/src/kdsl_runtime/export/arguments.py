@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kdsl_core.dtypes import DType
+from kdsl_core.lang.parameter_values import Origin
 from kdsl_core.lang.tensor_class import TensorClass
-from kdsl_core.lang.traced import Origin, Traced
+from kdsl_core.lang.traced import Traced
 
 # Types that C lacks travel as their bits.
 C_TYPES = {
