@@ -82,6 +82,6 @@ def bound(launch: Launch, place: Place, call: Bound, ready: Ready) -> Callable[.
     made: Callable[..., None] = space["make"](
         current, ready.device, stream, watch, kernel, ready.needed, wrong, misaligned,
         *launched.means.values(),
-    )
+    )  # fmt: skip
     made.__name__ = made.__qualname__ = f"bound_{kernel.__name__}"
     return made

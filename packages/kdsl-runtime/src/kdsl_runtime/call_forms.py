@@ -85,7 +85,7 @@ class CallForm:
         words = [_Word(f"a{i}") for i in range(len(args))]
         named = {name: _Word(f"k{i}") for i, name in enumerate(kwargs)}
         kinds = map(type, (*args, *kwargs.values()))
-        self._types = dict(zip([*words, *named.values()], kinds, strict=True))
+        self._types: dict[str, type] = dict(zip([*words, *named.values()], kinds, strict=True))
         self._defaults: dict[str, Any] = {}
         self._arrays: list[tuple[str, Reader]] = []
         self._statics: list[str] = []
@@ -95,8 +95,9 @@ class CallForm:
             self._add(parameter, met[parameter.name])
         self.plans: dict[tuple[Any, ...], Plan] = {}
         space: dict[str, Any] = {}
-        known = self._types, named, self._arrays, self._statics, self._numbers, [*self._defaults]
-        exec(source_of(Words(*known)), space)
+        outer = [*self._defaults]
+        known = Words(self._types, named, self._arrays, self._statics, self._numbers, outer)
+        exec(source_of(known), space)
         current = stream_reader(reader for _, reader in self._arrays)
         self.call: KnownCall
         self.key, self.call, self.planned = space["make"](

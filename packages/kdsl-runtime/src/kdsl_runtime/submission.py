@@ -81,16 +81,16 @@ class Submission:
         self._offsets += [self._fixed_at + offset for offset in fixed.offsets]
         gap = _VALUES_AT - Config.stream.offset - _VARYING.size
         layout = _fast(f"{_VARYING.format}{gap}x{self.block.layout}")
-        self._maps, self._encode = encode or (0, tuple)
-        self._known: dict[tuple[Any, ...], tuple[bytes, ...]] = {}
+        self._maps = encode[0] if encode else 0
+        self._known: dict[tuple[Any, ...], Sequence[bytes]] = {}
         free: list[Any] = []  # list.pop and list.append are atomic: a free list without a lock
         call, function, failed, tick = launch
-        self.means = {
+        self.means: dict[str, Any] = {
             "launch": call, "function": function, "failed": failed, "tick": tick,
             "pop": free.pop, "append": free.append, "slot": self._slot,
             "pack_into": layout.pack_into, "count": len(attributes),
             "attributes": ctypes.addressof(self._attributes) if attributes else 0,
-            "known": self._known.get, "encoded": self._encoded,
+            "known": self._known.get, "encoded": self._encoder(encode[1]) if encode else None,
         }  # fmt: skip
         made = _factory(len(varying) - self._maps, self._maps)
         self.submit: Callable[..., None] = made(**self.means)
@@ -99,10 +99,13 @@ class Submission:
         """A launch on `stream` with these values as Python, in terms of `means`."""
         return _text(tuple(values), self._maps)
 
-    def _encoded(self, values: tuple[Any, ...]) -> tuple[bytes, ...]:
-        if len(self._known) >= _MOST_MAPS:
-            self._known.clear()
-        return self._known.setdefault(values, tuple(self._encode(*values)))
+    def _encoder(self, encode: Encode) -> Callable[[tuple[Any, ...]], Sequence[bytes]]:
+        def encoded(values: tuple[Any, ...]) -> Sequence[bytes]:
+            if len(self._known) >= _MOST_MAPS:
+                self._known.clear()
+            return self._known.setdefault(values, tuple(encode(*values)))
+
+        return encoded
 
     def _slot(self) -> tuple[Any, Any, Any]:
         """Memory for one launch: all of it, and references to its configuration and pointers."""
