@@ -52,7 +52,7 @@ class Launches:
         from runtime.fake_gpu import FakeDriver
 
         fake = FakeDriver()
-        nothing = ctypes.CDLL(None).getpid  # a call without arguments: those given are not read
+        nothing = ctypes.CDLL(None).htonl  # no system call; only the first argument is read
         nothing.restype = None
         chip = driver.Device(0, "H200", (9, 0), 132, 1 << 37, 232448)
         self._replaced: list[tuple[Any, str, Any]] = []
@@ -89,5 +89,5 @@ class Launches:
 
 for _benchmark in vars(Launches).values():
     if getattr(_benchmark, "__name__", "").startswith("time_"):
-        _benchmark.version = "1"
+        _benchmark.version = "2"
 del _benchmark

@@ -3,7 +3,8 @@
     OUT=results python3 benchmarks/gpu/launch_path.py
 
 The same kernel, an elementwise sum in one block, is put on torch's current stream in one process:
-by `cuLaunchKernelEx` of cuda-bindings with everything prepared, by a bound launch, by
+by `cuLaunchKernelEx` of cuda-bindings with everything prepared, by the same function through
+ctypes (with a pointer for each parameter, and with all in one buffer), by a bound launch, by
 `kernel[grid, block](…)` with every guard, by the same `kernel[…]` kept, and by Triton's launch of a
 kernel of the same arguments. Sides take turns; each turn is a batch without a synchronisation, and
 the time of a launch is the median of the batches. `$OUT/launch_path.json` gets it all.
@@ -29,6 +30,7 @@ import kdsl_core as kd
 from kdsl_runtime import driver
 from kdsl_runtime.launch import LoadedKernel
 from kdsl_runtime.parameters import ParameterBlock
+from kdsl_runtime.submission import Config
 
 THREADS = 128
 SHAPE = (16, 32)
@@ -77,6 +79,28 @@ def bare(loaded: LoadedKernel, values: list[Any]) -> Callable[[], Any]:
     return launch
 
 
+def through_ctypes(
+    loaded: LoadedKernel, values: list[Any], *, one_buffer: bool
+) -> Callable[[], Any]:
+    """The driver's call through ctypes, with pointers to the parameters or with their bytes."""
+    block = ParameterBlock(loaded.module.params)
+    memory = ctypes.create_string_buffer(block.pack(values), block.size)
+    base = ctypes.addressof(memory)
+    pointers = (ctypes.c_void_p * len(values))(*(base + offset for offset in block.offsets))
+    size = ctypes.c_size_t(block.size)
+    extra = (ctypes.c_void_p * 5)(1, base, 2, ctypes.addressof(size), 0)  # CU_LAUNCH_PARAM_…
+    config = Config((1, 1, 1), (THREADS, 1, 1), 0, torch.cuda.current_stream().cuda_stream)
+    function = ctypes.byref(ctypes.c_char.from_address(int(loaded.function)))
+    given = (None, ctypes.byref(extra)) if one_buffer else (ctypes.byref(pointers), None)
+    call, stated, (first, second) = driver.launcher(), ctypes.byref(config), given
+
+    def launch(held: Any = (memory, size)) -> Any:
+        return call(stated, function, first, second)
+
+    assert launch() == 0
+    return launch
+
+
 def triton_launch(tensors: list[Any]) -> Callable[[], Any] | None:
     """Triton's launch of a kernel with the same tensors and sizes; None without Triton."""
     try:
@@ -117,6 +141,8 @@ def sides(count: int) -> dict[str, Callable[[], Any]]:
         "bound": lambda: bound(*tensors),
         "unbound": lambda: kernel[1, THREADS](*tensors),
         "unbound, kernel[…] kept": lambda: kept(*tensors),
+        "ctypes": through_ctypes(plan.ready.loaded, values, one_buffer=False),
+        "ctypes, one buffer": through_ctypes(plan.ready.loaded, values, one_buffer=True),
         "bare again": bare(plan.ready.loaded, values),
     }
     triton = triton_launch(tensors)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import enum
 import itertools
 import sys
@@ -13,7 +14,7 @@ import pytest
 
 from kdsl_runtime import driver, launch
 from kdsl_runtime.arrays import contiguous_strides
-from kdsl_runtime.submission import Attribute, Config
+from kdsl_runtime.submission import Attribute
 
 
 class Result(enum.IntEnum):
@@ -66,10 +67,10 @@ class FakeDriver(SimpleNamespace):
     def launch(self, config: Any, function: Any, pointers: Any, extra: Any) -> int:
         """`cuLaunchKernelEx` as ctypes would call it."""
         assert extra is None
-        stated = Config.from_address(config.value)
+        stated, function, pointers = config._obj, ctypes.addressof(function._obj), pointers._obj
         each = (Attribute * stated.attribute_count).from_address(stated.attributes or 0)
         made = Launched(
-            function.value,
+            function,
             tuple(stated.grid),
             tuple(stated.block),
             stated.shared_bytes,

@@ -49,6 +49,15 @@ def scaled(
 
 
 @kd.kernel
+def named(
+    y: kd.Tensor["f32", "n"], calls: kd.Tensor["f32", "n"], type: kd.f32, *,
+    kernel: kd.Static, id: kd.Static,
+):  # fmt: skip
+    """Parameters with the names of other things."""
+    y[kd.thread_idx()[0] * id.step] = calls[kernel] * type
+
+
+@kd.kernel
 def gathered(out: kd.Tensor["f32", "n"], *parts: kd.Tensor["f32", "n"]):
     """A kernel with any number of arrays."""
     i = kd.thread_idx()[0]
@@ -210,6 +219,25 @@ def test_rebinding_a_global(gpu, long, monkeypatch):
     monkeypatch.setitem(globals(), "FACTOR", 3.0)
     scaled[1, 64](*pair())
     assert long.count == 2 and len(gpu.images) == 2
+
+
+def test_a_cleared_kernel_knows_no_calls(gpu, long):
+    """A launch that is kept goes the long way again."""
+    launch = scaled[1, 64]
+    for _ in range(3):
+        launch(*pair())
+    scaled.clear()
+    launch(*pair())
+    launch(*pair())
+    assert long.count == 2 and len(gpu.driver.calls) == 5
+
+
+def test_parameters_of_any_name(gpu, long):
+    """Names that the generated functions use are the author's, too."""
+    y, calls = pair()
+    for _ in range(4):
+        named[1, 64](calls=calls, y=y, type=0.5, kernel=2, id=CONFIG)
+    assert long.count == 1 and parameters(gpu) == {"x": y.pointer, "by": 0.5}
 
 
 def test_statics_are_known_by_what_they_are(gpu, long):

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,8 +58,8 @@ def test_maps_follow_from_what_varies() -> None:
         made.append(values)
         return [bytes([values[0]]) * 128, bytes([values[1]]) * 128]
 
-    def launch(config: object, function: object, pointers: list[int], extra: object) -> int:
-        seen.append([ctypes.string_at(pointer, 1)[0] for pointer in pointers])
+    def launch(config: object, function: object, pointers: Any, extra: object) -> int:
+        seen.append([ctypes.string_at(pointer, 1)[0] for pointer in pointers._obj])
         return 0
 
     seen: list[list[int]] = []
@@ -76,8 +77,8 @@ def test_any_number_of_parameters(count: int) -> None:
     """None, one and many, all of which vary or none of which does."""
     seen: list[int] = []
 
-    def launch(config: object, function: object, pointers: list[int], extra: object) -> int:
-        seen.append(len([pointer for pointer in pointers if pointer]))
+    def launch(config: object, function: object, pointers: Any, extra: object) -> int:
+        seen.append(len([pointer for pointer in pointers._obj if pointer]))
         return 0
 
     params = [(f"p{i}", dt.u64) for i in range(count)]

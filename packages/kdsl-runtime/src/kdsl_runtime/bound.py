@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from textwrap import indent
 from typing import Any
 
 from kdsl_core.errors import ArgumentError
@@ -14,7 +15,7 @@ from kdsl_runtime.arrays import describe
 from kdsl_runtime.ready import submission
 
 _SOURCE = """
-def make(submit, current, device, stream, watch, kernel, needed, wrong, misaligned):
+def make(current, device, fixed, watch, kernel, needed, wrong, misaligned, {means}):
     def bound(*arrays):
         try:
             {arrays} = arrays
@@ -23,7 +24,8 @@ def make(submit, current, device, stream, watch, kernel, needed, wrong, misalign
             raise wrong(arrays) from None
         if {masked}:
             raise misaligned({pointers})
-        submit(current(device) if stream is None else stream, {pointers})
+        stream = current(device) if fixed is None else fixed
+        {launched}
         for watcher in watch.watchers:
             watcher.launched(kernel, needed)
 
@@ -41,7 +43,11 @@ def bound(launch: Launch, place: Place, call: Bound, ready: Ready) -> Callable[.
     aligned = {item.name: item.align for item in ready.needed.classes}
     readers = [reader_of(type(facts.owner)) for facts in call.arrays.values()]
     indices = range(len(readers))
-    masks = [f"p{i} & {align - 1}" for i, align in enumerate(aligned.values()) if align > 1]
+    pointers = [f"p{i}" for i in indices]
+    masks: dict[int, list[str]] = {}
+    for pointer, align in zip(pointers, aligned.values(), strict=True):
+        masks.setdefault(align - 1, []).append(pointer)
+    launched = submission(place, call, ready, numbers=False)
 
     def wrong(arrays: tuple[Any, ...]) -> ArgumentError:
         return wrong_arrays(kernel.__name__, call.arrays, arrays)
@@ -59,20 +65,23 @@ def bound(launch: Launch, place: Place, call: Bound, ready: Ready) -> Callable[.
 
     source = _SOURCE.format(
         arrays="".join(f"a{i}, " for i in indices) or "()",
-        pointers="".join(f"p{i}, " for i in indices) or "()",
+        pointers="".join(f"{pointer}, " for pointer in pointers) or "()",
         reads="".join(
             f"{reader.pointer.format(f'a{i}') if reader else f'describe(a{i}).pointer'}, "
             for i, reader in enumerate(readers)
         )
         or "()",
-        masked=" or ".join(masks) or "False",
+        masked=" or ".join(f"({' | '.join(each)}) & {mask}" for mask, each in masks.items())
+        or "False",
+        means=", ".join(launched.means),
+        launched=indent(launched.text(pointers), " " * 8).lstrip(),
     )
     space: dict[str, Any] = {"describe": describe}
     exec(source, space)
     current = stream_reader(reader for reader in readers if reader)
-    submit = submission(place, call, ready, numbers=False).submit
     made: Callable[..., None] = space["make"](
-        submit, current, ready.device, stream, watch, kernel, ready.needed, wrong, misaligned
-    )
+        current, ready.device, stream, watch, kernel, ready.needed, wrong, misaligned,
+        *launched.means.values(),
+    )  # fmt: skip
     made.__name__ = made.__qualname__ = f"bound_{kernel.__name__}"
     return made

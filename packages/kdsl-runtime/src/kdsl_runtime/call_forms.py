@@ -2,23 +2,25 @@
 
 The first call of a kernel goes the long way, through every check. What it found out holds for each
 later call whose arguments have the same facts: types, dtypes, shapes, strides, devices, alignment
-and trace-time values. For each way to write the call, one Python function is generated that reads
-these facts, looks them up, and hands the driver what varies: addresses and numbers.
+and trace-time values. For each way to write the call, Python functions are generated: one reads
+these facts and looks them up; another compares them with the latest ones alone, by torch's own
+guards where it can. Both hand the driver what varies: addresses and numbers.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from kdsl_core.lang import watch
 from kdsl_core.lang.arguments import Bound, by_name
 from kdsl_core.lang.kernel import KernelFunction
-from kdsl_core.lang.launch import Launch, Place, Ready, kinds_of
+from kdsl_core.lang.launch import KnownCall, Launch, Place, Ready, kinds_of
 from kdsl_core.lang.nested_types import PLAIN
 from kdsl_core.lang.signature import Parameter
-from kdsl_runtime.array_readers import Reader, reader_of, stream_reader
+from kdsl_runtime.array_readers import Reader, guard_of, reader_of, stream_reader
+from kdsl_runtime.call_source import Words, source_of
 from kdsl_runtime.parameters import is_converted
 from kdsl_runtime.ready import submission
 
@@ -27,20 +29,42 @@ _NUMBERS = (int, float, bool)
 _MISFITS = (struct.error, OverflowError)
 
 
-class Plan(NamedTuple):
+class Plan:
     """What is done for arguments with known facts.
 
-    `pins` keeps alive what is looked up by identity.
+    `run(stream, *values)` launches, and gives True unless something that the trace read was bound
+    anew or a number does not fit. `made` is that, and what makes the functions that compare facts
+    by a guard and one by one. `pins` keeps alive what is looked up by identity.
     """
 
-    submit: Callable[..., None]
-    unchanged: Callable[[], bool]
-    ready: Ready
-    pins: tuple[Any, ...]
+    def __init__(
+        self, made: tuple[Any, Any, Any], ready: Ready, facts: tuple[Any, ...], bound: Bound
+    ) -> None:
+        self.run: Callable[..., bool]
+        self.run, self._guarded, self._compared = made
+        self.ready = ready
+        self._facts, self._pins = facts, tuple(bound.statics.values())
+        self._aligned = not any(array.pointer & 15 for array in bound.arrays.values())
+        self._again: KnownCall | None = None
+
+    def again(
+        self, refused: KnownCall | None, arrays: tuple[Any, ...], statics: tuple[Any, ...]
+    ) -> KnownCall:
+        """What makes calls like one with these arguments, which `refused` did not make.
+
+        A guard also sees what no launch depends on, such as a mode of autograd: then it is made
+        anew. It takes no array twice; and its function, no address that is aligned to less.
+        """
+        if self._again is None or self._again is refused:
+            same = guard_of(arrays) if self._aligned else None
+            made = self._compared(self._facts) if same is None else self._guarded(same, statics)
+            self._again = made
+        found: KnownCall = self._again
+        return found
 
 
 class _Word(str):
-    """The name of a call's argument in the generated function."""
+    """The name of a call's argument in the generated functions."""
 
 
 class _Unknown(Exception):
@@ -50,110 +74,57 @@ class _Unknown(Exception):
 class CallForm:
     """One way to write a kernel's call: which argument is where, and of what type.
 
-    `call(launch, *args, **kwargs)` launches and gives True when it knows such arguments; `key`
-    gives that under which `plans` has what is known.
+    `call(launch, args, kwargs)` launches and gives True when it knows such arguments;
+    `key(place, args, kwargs)` gives that under which `plans` has what is known.
     Threads: safe.
     """
 
     def __init__(
         self, kernel: KernelFunction, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> None:
-        words = [_Word(f"__a{i}") for i in range(len(args))]
-        named = {name: _Word(name) for name in kwargs}
-        self._types = {word: type(arg) for word, arg in zip(words, args, strict=True)}
-        self._types |= {named[name]: type(arg) for name, arg in kwargs.items()}
-        self._given = [*words, *(["*", *named] if named else [])]
-        self._passed = [*words, *(f"{name}={name}" for name in named)]
+        words = [_Word(f"a{i}") for i in range(len(args))]
+        named = {name: _Word(f"k{i}") for i, name in enumerate(kwargs)}
+        kinds = map(type, (*args, *kwargs.values()))
+        self._types: dict[str, type] = dict(zip([*words, *named.values()], kinds, strict=True))
         self._defaults: dict[str, Any] = {}
-        self._readers: list[Reader] = []
-        self._reads: list[str] = []
-        self._facts: list[str] = []
-        self._pointers: list[str] = []
+        self._arrays: list[tuple[str, Reader]] = []
+        self._statics: list[str] = []
         self._numbers: list[str] = []
         met = by_name(kernel.signature, list(words), dict(named))
         for parameter in kernel.signature.parameters:
             self._add(parameter, met[parameter.name])
         self.plans: dict[tuple[Any, ...], Plan] = {}
-        self.key, self.call = self._generated(kernel)
+        space: dict[str, Any] = {}
+        outer = [*self._defaults]
+        known = Words(self._types, named, self._arrays, self._statics, self._numbers, outer)
+        exec(source_of(known), space)
+        current = stream_reader(reader for _, reader in self._arrays)
+        self.call: KnownCall
+        self.key, self.call, self.planned = space["make"](
+            self.plans, watch, current, kernel, _MISFITS,
+            *self._defaults.values(), *self._types.values(),
+        )  # fmt: skip
 
     def _add(self, parameter: Parameter, word: Any) -> None:
         if parameter.kind == "tensor":
             for item in word if parameter.variadic else (word,):
-                self._add_array(item)
+                reader = reader_of(self._types.get(item, type(item)))
+                if reader is None:
+                    raise _Unknown
+                self._arrays.append((item, reader))
         elif parameter.kind == "scalar":
             self._add_number(parameter, word)
         elif isinstance(word, _Word):  # while a default is what it is
-            self._facts.append(word if self._types[word] in PLAIN else f"id({word})")
-
-    def _add_array(self, word: Any) -> None:
-        reader = reader_of(self._types.get(word, type(word)))
-        if reader is None:
-            raise _Unknown
-        pointer = f"__p{len(self._readers)}"
-        self._readers.append(reader)
-        self._reads.append(f"{pointer} = {reader.pointer.format(word)}")
-        self._facts += [reader.facts.format(word), f"{pointer} & 15"]
-        self._pointers.append(pointer)
+            self._statics.append(word if self._types[word] in PLAIN else f"id({word})")
 
     def _add_number(self, parameter: Parameter, word: Any) -> None:
         kind = self._types[word] if isinstance(word, _Word) else type(word)
         if kind not in _NUMBERS or is_converted(parameter.dtype):
             raise _Unknown
         if not isinstance(word, _Word):
-            self._defaults[f"__d{len(self._defaults)}"] = word
+            self._defaults[f"d{len(self._defaults)}"] = word
             word = [*self._defaults][-1]
         self._numbers.append(word)
-
-    def _generated(self, kernel: KernelFunction) -> tuple[Callable[..., Any], Callable[..., bool]]:
-        source = _SOURCE.format(
-            defaults=", ".join(self._defaults),
-            given=", ".join(["", *self._given]),
-            passed=", ".join(self._passed),
-            reads="; ".join(self._reads) or "pass",
-            facts=", ".join([*self._facts, ""]).lstrip(", "),
-            values=", ".join(["", *self._pointers, *self._numbers]),
-        )
-        space: dict[str, Any] = {}
-        exec(source, space)
-        key, call = space["make"](
-            self.plans, [(None, None)], watch, stream_reader(self._readers), kernel, _MISFITS,
-            *self._defaults.values(),
-        )  # fmt: skip
-        return key, call
-
-
-# The latest plan is compared with before the others are looked up: that spares hashing the facts.
-_SOURCE = """
-def make(plans, last, watch, current, kernel, misfits, {defaults}):
-    def key(__place{given}):
-        {reads}
-        return (__place, {facts})
-
-    def call(__launch{given}):
-        {reads}
-        __found = (__launch._place or __launch.place({passed}), {facts})
-        __known, __plan = last[0]
-        if __found != __known:
-            __plan = plans.get(__found)
-            if __plan is None:
-                return False
-            last[0] = __found, __plan
-        __submit, __unchanged, __ready, __pins = __plan
-        if not __unchanged():
-            return False
-        __stream = __launch.stream
-        if __stream is None:
-            __stream = current(__ready.device)
-        try:
-            __submit(__stream{values})
-        except misfits:
-            return False
-        for __watcher in watch.watchers:
-            __watcher.launched(kernel, __ready.needed)
-        return True
-
-    return key, call
-"""
 
 
 def remember(
@@ -166,15 +137,16 @@ def remember(
 ) -> None:
     """Have later calls like this one made by generated code, where that can make them."""
     kernel, kinds = launch.kernel, kinds_of(args, kwargs)
-    form = kernel.calls.get(kinds)
+    calls = kernel.calls
+    form = calls.get(kinds)
     if not isinstance(form, CallForm):
         try:
             form = CallForm(kernel, args, kwargs)
         except _Unknown:
             return
-    submit = submission(place, bound, ready).submit
-    plan = Plan(submit, ready.dependencies.unchanged, ready, tuple(bound.statics.values()))
+    made = form.planned(submission(place, bound, ready).submit, ready, calls)
+    key = form.key(place, args, kwargs)
     if len(form.plans) >= _MOST_PLANS:
         form.plans.clear()
-    form.plans[form.key(place, *args, **kwargs)] = plan
-    kernel.calls[kinds] = form
+    form.plans[key] = Plan(made, ready, key[1:], bound)
+    calls[kinds] = form

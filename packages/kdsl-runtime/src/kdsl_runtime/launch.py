@@ -53,7 +53,8 @@ class LoadedKernel:
         self._bindings = bindings
         self._image = image
         self._launcher = launcher or driver.launcher()
-        self._handle = ctypes.c_void_p(int(function))
+        # A CUfunction is a pointer; a reference costs ctypes less than a c_void_p does.
+        self._handle = ctypes.byref(ctypes.c_char.from_address(int(function)))
         self._submissions: dict[Any, Submission] = {}
         self._launches = itertools.count()  # raised by C code at once, so that threads lose none
 

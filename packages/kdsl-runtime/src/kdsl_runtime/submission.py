@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import struct
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from textwrap import indent
 from typing import Any
 
 from kdsl_core.dtypes import DType
@@ -42,6 +44,8 @@ class Config(ctypes.Structure):
 
 
 _VARYING = struct.Struct("<QQI4x")  # from `stream` to the end
+# Python writes its own machine's `unsigned long` in half the time of eight bytes of a stated order.
+_NATIVE = {"Q": "L", "q": "l"} if struct.calcsize("@L") == 8 and sys.byteorder == "little" else {}
 _VALUES_AT = 64  # the parameters that vary, so that tensor maps are aligned as in any block
 
 
@@ -51,6 +55,7 @@ class Submission:
     `submit(stream, *values)` launches it with the values of the others, by position; it raises
     `struct.error` or OverflowError for one that its type cannot hold. `launch` is the driver's
     function, the kernel's handle, what is called when the answer is no success, and what counts.
+    `text` is what `submit` does, for generated code that saves the call; `means` are its names.
 
     Threads: safe; each launch has memory of its own, which is used again.
     """
@@ -75,17 +80,35 @@ class Submission:
         self._offsets = [_VALUES_AT + offset for offset in self.block.offsets]
         self._offsets += [self._fixed_at + offset for offset in fixed.offsets]
         gap = _VALUES_AT - Config.stream.offset - _VARYING.size
-        layout = struct.Struct(f"{_VARYING.format}{gap}x{self.block.layout}")
-        maps, encoder = encode or (0, None)
-        address = ctypes.addressof(self._attributes) if attributes else 0
+        layout = _fast(f"{_VARYING.format}{gap}x{self.block.layout}")
+        self._maps = encode[0] if encode else 0
+        self._known: dict[tuple[Any, ...], Sequence[bytes]] = {}
         free: list[Any] = []  # list.pop and list.append are atomic: a free list without a lock
-        self.submit: Callable[..., None] = _factory(len(varying) - maps, maps)(
-            layout.pack_into, free.pop, free.append, self._slot, *launch, address, len(attributes),
-            encoder,
-        )  # fmt: skip
+        call, function, failed, tick = launch
+        self.means: dict[str, Any] = {
+            "launch": call, "function": function, "failed": failed, "tick": tick,
+            "pop": free.pop, "append": free.append, "slot": self._slot,
+            "pack_into": layout.pack_into, "count": len(attributes),
+            "attributes": ctypes.addressof(self._attributes) if attributes else 0,
+            "known": self._known.get, "encoded": self._encoder(encode[1]) if encode else None,
+        }  # fmt: skip
+        made = _factory(len(varying) - self._maps, self._maps)
+        self.submit: Callable[..., None] = made(**self.means)
 
-    def _slot(self) -> tuple[Any, ctypes.c_void_p, Any]:
-        """Memory for one launch: all of it, where its configuration is, and its pointers."""
+    def text(self, values: Sequence[str]) -> str:
+        """A launch on `stream` with these values as Python, in terms of `means`."""
+        return _text(tuple(values), self._maps)
+
+    def _encoder(self, encode: Encode) -> Callable[[tuple[Any, ...]], Sequence[bytes]]:
+        def encoded(values: tuple[Any, ...]) -> Sequence[bytes]:
+            if len(self._known) >= _MOST_MAPS:
+                self._known.clear()
+            return self._known.setdefault(values, tuple(encode(*values)))
+
+        return encoded
+
+    def _slot(self) -> tuple[Any, Any, Any]:
+        """Memory for one launch: all of it, and references to its configuration and pointers."""
         memory = ctypes.create_string_buffer(self._fixed_at + len(self._fixed))
         base = ctypes.addressof(memory)
         config = Config.from_buffer(memory)
@@ -94,7 +117,17 @@ class Submission:
         pointers = (ctypes.c_void_p * max(1, len(self._order)))()
         for index, offset in zip(self._order, self._offsets, strict=True):
             pointers[index] = base + offset
-        return memory, ctypes.c_void_p(base), pointers
+        return memory, ctypes.byref(config), ctypes.byref(pointers)
+
+
+def _fast(layout: str) -> struct.Struct:
+    """The layout, whose values are aligned, in the machine's own terms where those are the same.
+
+    Its own f32 would take what is too large for one.
+    """
+    wanted = struct.Struct(layout)
+    own = struct.Struct("".join(_NATIVE.get(letter, letter) for letter in layout[1:]))
+    return own if _NATIVE and "f" not in layout and own.size == wanted.size else wanted
 
 
 @lru_cache(maxsize=256)
@@ -103,31 +136,12 @@ def _factory(values: int, maps: int) -> Callable[..., Callable[..., None]]:
 
     It is written out because a call with a star costs as much as half of the driver's.
     """
-    given = "".join(f", v{i}" for i in range(values))
-    made = "".join(f"m{i}, " for i in range(maps))
+    given = tuple(f"v{i}" for i in range(values))
     source = f"""
-def make(pack_into, pop, append, slot, launch, function, failed, tick,
-         attributes, count, encode):
-    known = {{}}
-
-    def submit(stream{given}):
-        {f"{made} = known.get(({given[2:]},)) or new(({given[2:]},))" if maps else "pass"}
-        try:
-            held = pop()
-        except IndexError:
-            held = slot()
-        memory, config, pointers = held
-        pack_into(memory, {Config.stream.offset}, stream, attributes, count{given}, {made})
-        code = launch(config, function, pointers, None)
-        if code:
-            failed(code, config, pointers)
-        append(held)
-        tick()
-
-    def new(values):
-        if len(known) >= {_MOST_MAPS}:
-            known.clear()
-        return known.setdefault(values, tuple(encode(*values)))
+def make(launch, function, failed, tick, pop, append, slot, pack_into, count, attributes,
+         known, encoded):
+    def submit({", ".join(["stream", *given])}):
+        {indent(_text(given, maps), " " * 8).lstrip()}
 
     return submit
 """
@@ -135,3 +149,21 @@ def make(pack_into, pop, append, slot, launch, function, failed, tick,
     exec(source, space)
     make: Callable[..., Callable[..., None]] = space["make"]
     return make
+
+
+def _text(values: tuple[str, ...], maps: int) -> str:
+    made = "".join(f"m{i}, " for i in range(maps))
+    key = f"({''.join(f'{value}, ' for value in values)})"
+    return f"""\
+{f"{made} = known({key}) or encoded({key})" if maps else "pass"}
+try:
+    held = pop()
+except IndexError:
+    held = slot()
+memory, config, pointers = held
+pack_into(memory, {Config.stream.offset}, stream, attributes, count, {key[1:-1]}{made})
+code = launch(config, function, pointers, None)
+if code:
+    failed(code, config, pointers)
+append(held)
+tick()"""

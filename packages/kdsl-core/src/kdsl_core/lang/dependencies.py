@@ -76,7 +76,8 @@ class Dependencies:
             self._bindings, self._cells, self._functions, self._contents, self._buffers
         )
         self._asked = 0
-        self._names_hold = self._counted
+        # Whether every one of them is what it was. It is replaced, so ask the object each time.
+        self.unchanged: Callable[[], bool] = self._counted
 
     def _forget(self) -> None:
         self.facts: list[Fact] = []
@@ -90,15 +91,11 @@ class Dependencies:
         self._buffers: list[tuple[Any, bytes]] = []
         self._seen: set[int] = set()
 
-    def unchanged(self) -> bool:
-        """Whether every one of them is what it was."""
-        return self._names_hold() and (self.outside is None or self.outside())
-
     def _counted(self) -> bool:
         self._asked += 1
         if self._asked == _OFTEN:
-            self._names_hold = self._snapshot.compiled()
-        return self._snapshot.holds()
+            self.unchanged = self._snapshot.compiled(self.outside)
+        return self._snapshot.holds() and (self.outside is None or self.outside())
 
     def codes(self) -> Iterator[CodeType]:
         """The code of every function reached, and of those nested in them."""

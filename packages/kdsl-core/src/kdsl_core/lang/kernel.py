@@ -73,16 +73,17 @@ class KernelFunction:
 
     def __getitem__(self, launch: Any) -> Launch:
         """A launch on a grid of blocks: ``kernel[grid, block]``."""
+        try:
+            return self._launches[launch]
+        except (KeyError, TypeError):  # new, or with a list in it
+            pass
         if not isinstance(launch, tuple) or len(launch) != 2:
             raise ArgumentError(
                 f"{self.__name__}[…] takes grid and block, got {launch!r}",
                 code="K620",
                 fix=f"write {self.__name__}[(blocks_x, blocks_y), threads](…)",
             )
-        try:
-            return self._launches[launch]
-        except (KeyError, TypeError):  # new, or with a list in it
-            return Launch(self, *launch, kept=True)
+        return Launch(self, *launch, kept=True)
 
     def keep(self, sizes: tuple[Any, Any], launch: Launch) -> None:
         """Give this launch again for grid and block that are equal, and were checked."""
@@ -187,7 +188,7 @@ class KernelFunction:
         """Forget what was traced, so that the next use traces again or asks the cache."""
         self._traces.clear()
         self._lowered.clear()
-        self.calls.clear()
+        self.calls = {}  # a new one: a launch looks whether it is the one that it knows
 
     def ir(self, *args: Any, block: Any, cluster: Any = None, **statics: Any) -> str:
         """The IR as text, for arrays or `kd.spec`s."""

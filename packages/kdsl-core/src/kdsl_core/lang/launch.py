@@ -109,7 +109,9 @@ class Launch:
     kernel to keep it for the next use of the same sizes.
     """
 
-    __slots__ = ("_kept", "_place", "block", "cluster", "grid", "kernel", "overlap", "stream")
+    __slots__ = (
+        "_kept", "_place", "again", "block", "cluster", "grid", "kernel", "overlap", "stream",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -125,6 +127,7 @@ class Launch:
         self.kernel, self.grid, self.block, self.cluster = kernel, grid, block, cluster
         self.stream, self.overlap, self._kept = stream, overlap, kept
         self._place: Place | None = None
+        self.again: KnownCall | None = None  # makes a call like the latest one
 
     def __repr__(self) -> str:
         return f"<launch of {self.kernel.__name__} on {self.grid} blocks of {self.block}>"
@@ -135,9 +138,9 @@ class Launch:
         Raises: ArgumentError for arguments that do not fit, HazardError from the simulator.
         """
         try:
-            known = self.kernel.calls.get(kinds_of(args, kwargs) if kwargs else (*map(type, args),))
-            if known is None or not known.call(self, *args, **kwargs):
-                self._run(args, kwargs)
+            again = self.again
+            if again is None or not again(self, args, kwargs):
+                self._find(args, kwargs)
         except KdslError as error:
             error.loc = error.loc or here(depth=1)
             raise
@@ -189,6 +192,11 @@ class Launch:
             if self._kept:
                 self.kernel.keep((self.grid, self.block), self)
         return place
+
+    def _find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        known = self.kernel.calls.get(kinds_of(args, kwargs))
+        if known is None or not known.call(self, args, kwargs):
+            self._run(args, kwargs)
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         kernel = self.kernel
@@ -242,12 +250,16 @@ class Launch:
         return Ready(needed, dependencies, lowered, loaded, device)
 
 
+# Makes the call of a launch with these arguments; False when none like it was made.
+KnownCall = Callable[[Launch, tuple[Any, ...], dict[str, Any]], bool]
+
+
 class KnownCalls(Protocol):
     """One way to write a kernel's call, of which some were made."""
 
     @property
-    def call(self) -> Callable[..., bool]:
-        """Makes the call of a `Launch` with these arguments; False when none like it was made."""
+    def call(self) -> KnownCall:
+        """Makes a call that is written so."""
 
 
 class Ready(NamedTuple):

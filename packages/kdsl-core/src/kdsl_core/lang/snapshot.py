@@ -45,8 +45,8 @@ class Snapshot:
         except ValueError:  # the content of a cell was deleted
             return False
 
-    def compiled(self) -> Callable[[], bool]:
-        """A function that answers as `holds` does, in a tenth of the time."""
+    def compiled(self, more: Callable[[], bool] | None = None) -> Callable[[], bool]:
+        """A function that answers as `holds` does, in a tenth of the time, and then asks `more`."""
         held: dict[str, Any] = {"same_contents": self._same_contents}
 
         def named(value: Any) -> str:
@@ -64,6 +64,8 @@ class Snapshot:
             clauses.append(f"{named(function)}.__defaults__ is {named(defaults)}")
         if self._contents or self._buffers:
             clauses.append("same_contents()")
+        if more is not None:
+            clauses.append(f"{named(more)}()")
         lines = [
             f"def made({', '.join(held)}):",
             "  def holds():",
