@@ -1,0 +1,225 @@
+"""Which nodes of a torch graph kdsl takes, and in which parts: the largest that are convex."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from kdsl_core.errors import KdslError
+from kdsl_fuse import arrays
+from kdsl_fuse.arrays import Spec
+from kdsl_fuse.frontends.torch.aten import COPIES, MEANING, VIEWS
+from kdsl_fuse.frontends.torch.region import Settings, Value, apply_meaning, trace
+from kdsl_fuse.frontends.traced import TracedArray
+from kdsl_fuse.origin import Place
+from kdsl_fuse.plan import Plan, make_plan
+from kdsl_fuse.reasons import Reason
+
+if TYPE_CHECKING:
+    from torch.fx import GraphModule
+    from torch.fx import Node as FxNode
+    from torch.fx.passes.infra.partitioner import Partition
+
+CODES = {
+    "KT-COPY": "a copy that is returned must have memory of its own",
+    "KT-FORM": "kdsl has the operator, but not with these arguments",
+    "KT-HOST": "the tensors are not on a CUDA GPU",
+    "KT-OPERATOR": "kdsl does not have the operator",
+    "KT-SIZE": "a size that is known only when the graph runs",
+    "KT-VIEW": "only views: there is nothing to compute",
+}
+"""Why a node stays with torch; reasons of plans (`KF-…`) come on top."""
+
+Reasons = dict[str, Reason]
+
+
+def is_tensor_node(node: FxNode) -> bool:
+    """Whether the node computes tensors: the others compute sizes, and stay with Python."""
+    return node.op == "call_function" and any(map(_is_tensor, _values(node)))
+
+
+def survey(graph: GraphModule, settings: Settings) -> Reasons:
+    """Why single nodes stay with torch, whatever surrounds them."""
+    found: Reasons = {}
+    for node in graph.graph.nodes:
+        if is_tensor_node(node):
+            reason = _refusal(node, settings, found)
+            if reason is not None:
+                found[node.name] = reason
+    return found
+
+
+def _refusal(node: FxNode, settings: Settings, before: Reasons) -> Reason | None:
+    if node.target is operator.getitem:
+        return before.get(node.args[0].name)  # type: ignore[union-attr]
+    if str(node.target) not in MEANING:
+        return Reason("KT-OPERATOR", f"kdsl does not have {node.target}")
+    return _elsewhere(node, settings) or _returned_copy(node) or _unfit(node)
+
+
+def _elsewhere(node: FxNode, settings: Settings) -> Reason | None:
+    tensors = [v for x in (*node.all_input_nodes, node) for v in _values(x) if _is_tensor(v)]
+    devices = {tensor.device for tensor in tensors}
+    kinds = {"cuda", "cpu"} if settings.simulate else {"cuda"}
+    if len(devices) == 1 and {device.type for device in devices} <= kinds:
+        return None
+    where = " and ".join(sorted(map(str, devices)))
+    return Reason("KT-HOST", f"its tensors are on {where}")
+
+
+def _returned_copy(node: FxNode) -> Reason | None:
+    if str(node.target) not in COPIES:
+        return None
+    stack = [node]
+    while stack:
+        for user in stack.pop().users:
+            if user.op == "output":
+                return Reason("KT-COPY", CODES["KT-COPY"])
+            if str(user.target) in VIEWS or user.target is operator.getitem:
+                stack.append(user)
+    return None
+
+
+def _unfit(node: FxNode) -> Reason | None:
+    if any(str(user.target) == "aten.as_strided.default" for user in node.users):
+        return Reason("KT-FORM", "as_strided reads its memory, whose layout kdsl chooses")
+    try:
+        values = {x: value_of(x) for x in node.all_input_nodes}
+        recorded = trace([], values, [])
+        inputs = {x.name: x for x in recorded.graph.inputs}
+        known = {
+            x: TracedArray(recorded, inputs[x.name]) if isinstance(value, Spec) else value
+            for x, value in values.items()
+        }
+        result = apply_meaning(node, known)
+        wanted = [spec_of(value) for value in _values(node)]
+    except UnknownSize as unknown:
+        return Reason("KT-SIZE", f"{unknown} is known only when the graph runs")
+    except KdslError as error:
+        return Reason("KT-FORM", f"{error.code}: {error.message}")
+    except (TypeError, KeyError) as error:  # arguments that the meaning does not know
+        return Reason("KT-FORM", f"kdsl does not have these arguments: {error}")
+    results = result if isinstance(result, tuple | list) else [result]
+    for got, want in zip(results, wanted, strict=False):
+        if got is not None and (got.shape, got.dtype) != (want.shape, want.dtype):
+            made = f"{got.dtype}{list(got.shape)}"
+            return Reason("KT-FORM", f"torch makes {want} of it, kdsl would make {made}")
+    return None
+
+
+# -- values as torch traced them ------------------------------------------------------------
+
+
+class UnknownSize(Exception):
+    """A size for which torch has no example."""
+
+
+def value_of(node: FxNode) -> Value:
+    """What a node's value is like in the example that torch compiled the graph for."""
+    value = node.meta["val"]
+    return spec_of(value) if _is_tensor(value) else number_of(value)
+
+
+def spec_of(tensor: Any) -> Spec:
+    """The type of a fake tensor, with numbers for its symbols."""
+    shape, strides = (tuple(map(number_of, x)) for x in (tensor.shape, tensor.stride()))
+    return Spec(arrays.dtype_from_torch(tensor.dtype), shape, strides)
+
+
+def number_of(value: Any) -> Any:
+    """A number, or the example that torch has for a symbol; no guard comes of it."""
+    symbol = getattr(value, "node", None)
+    if symbol is None:
+        return value
+    if symbol.hint is None:
+        raise UnknownSize(str(value))
+    return symbol.hint
+
+
+def _values(node: FxNode) -> list[Any]:
+    value = node.meta.get("val")
+    return list(value) if isinstance(value, tuple | list) else [value]
+
+
+def _is_tensor(value: Any) -> bool:
+    return arrays.library(value) == "torch"
+
+
+# -- parts ----------------------------------------------------------------------------------
+
+
+def partition(graph: GraphModule, settings: Settings) -> tuple[Reasons, dict[str, list[str]]]:
+    """Put the parts that kdsl takes into sub-modules of `graph`, and say why other nodes stay.
+
+    Returns the reasons by node name, and the nodes' names by sub-module. A part is planned for
+    torch's example; nodes whose plan is refused leave it, and what remains is parted again.
+    """
+    reasons = survey(graph, settings)
+    while True:
+        partitioner = _partitioner(graph, lambda node: node.name not in reasons)
+        parts = partitioner.propose_partitions()
+        refused = {k: v for part in parts for k, v in _refused(part, settings).items()}
+        if not refused:
+            break
+        reasons |= refused
+        _pass_on(graph, reasons)
+    names = {f"{PREFIX}{i}": [node.name for node in part.nodes] for i, part in enumerate(parts)}
+    partitioner.fuse_partitions(parts, prefix=PREFIX)
+    return reasons, names
+
+
+PREFIX = "kdsl_"
+
+
+def _pass_on(graph: GraphModule, reasons: Reasons) -> None:
+    """Parts of a result stay where the result is."""
+    for node in graph.graph.nodes:
+        source = node.args[0].name if node.target is operator.getitem else None
+        if source in reasons:
+            reasons.setdefault(node.name, reasons[source])
+
+
+def _partitioner(graph: GraphModule, takes: Callable[[FxNode], bool]) -> Any:
+    from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
+    from torch.fx.passes.operator_support import OperatorSupportBase
+
+    class Support(OperatorSupportBase):
+        def is_node_supported(self, submodules: Mapping[str, Any], node: FxNode) -> bool:
+            return is_tensor_node(node) and takes(node)
+
+    return CapabilityBasedPartitioner(graph, Support(), allows_single_node_partition=True)
+
+
+def _refused(part: Partition, settings: Settings) -> Reasons:
+    """Nodes of a part that have no kernel."""
+    nodes = sorted(part.nodes)  # fx orders nodes as the graph has them
+    members = set(nodes)
+    if all(str(node.target) in VIEWS or node.target is operator.getitem for node in nodes):
+        return {node.name: Reason("KT-VIEW", CODES["KT-VIEW"]) for node in nodes}
+    outer = dict.fromkeys(x for n in nodes for x in n.all_input_nodes if x not in members)
+    outputs = [n for n in nodes if any(user not in members for user in n.users)]
+    tensor = next(v for n in nodes for v in _values(n) if _is_tensor(v))
+    try:
+        recorded = trace(nodes, {x: value_of(x) for x in outer}, outputs)
+        plan = make_plan(recorded.graph, settings.options(tensor), fallback="numpy")
+    except KdslError as error:
+        reason = Reason("KT-FORM", f"{error.code}: {error.message}")
+        return {node.name: reason for node in nodes}
+    if not plan.reasons and not plan.calls:
+        return {node.name: Reason("KT-VIEW", CODES["KT-VIEW"]) for node in nodes}
+    return _blamed(plan, nodes)
+
+
+def _blamed(plan: Plan, nodes: Sequence[FxNode]) -> Reasons:
+    """torch's names for the values that have no kernel."""
+    names = {node.name for node in nodes}
+    found: Reasons = {}
+    for name, reason in plan.reasons.items():
+        loc = plan.graph[name].loc
+        if isinstance(loc, Place) and loc.name in names:
+            found.setdefault(loc.name, reason)
+    if plan.reasons and not found:
+        reason = next(iter(plan.reasons.values()))
+        return {node.name: reason for node in nodes}
+    return found
