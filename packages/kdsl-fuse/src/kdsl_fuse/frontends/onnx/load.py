@@ -41,8 +41,8 @@ def from_onnx(
     """
     required("onnx", "onnx")
     loaded = _Model(model)
-    options = {"fallback": fallback, "target": target, "f32_precision": f32_precision}
-    return fuse(**options)(loaded.function())  # type: ignore[no-any-return, call-overload]
+    decorate = fuse(fallback=fallback, target=target, f32_precision=f32_precision)
+    return decorate(loaded.function())
 
 
 class _Model:
@@ -95,8 +95,8 @@ class _Model:
 
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         names = _identifiers([x.name for x in self.inputs])
-        run.__signature__ = inspect.Signature([  # type: ignore[attr-defined]
-            inspect.Parameter(name, kind) for name in names])  # fmt: skip
+        signature = inspect.Signature([inspect.Parameter(name, kind) for name in names])
+        vars(run)["__signature__"] = signature
         run.__name__ = run.__qualname__ = _identifiers([self.graph.name or "model"])[0]
         run.__doc__ = self.graph.doc_string or f"The ONNX model {self.path}."
         return run
@@ -135,7 +135,8 @@ class _Model:
         graph = onnx.helper.make_graph([node], "constants", given, held[split:])
         alone = onnx.helper.make_model(graph, opset_imports=self.proto.opset_import)
         values = {name: x for name, x in zip(node.input, inputs, strict=True) if name}
-        return ReferenceEvaluator(alone).run(None, values)  # type: ignore[no-any-return]
+        results: Sequence[Any] = ReferenceEvaluator(alone).run(None, values)
+        return results
 
     def _check_input(self, info: ValueInfoProto, array: TracedArray) -> None:
         declared = info.type.tensor_type

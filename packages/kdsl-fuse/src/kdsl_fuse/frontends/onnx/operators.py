@@ -93,9 +93,9 @@ def _cast(inputs: Inputs, attributes: Attributes) -> Any:
 
 
 def _gemm(inputs: Inputs, a: Attributes) -> Any:
-    turned = {name: bool(a.get(name, 0)) for name in ("transA", "transB")}
-    factors = {name: float(a.get(name, 1.0)) for name in ("alpha", "beta")}
-    return f.gemm(inputs[0], inputs[1], _get(inputs, 2), **factors, **turned)
+    alpha, beta = (float(a.get(name, 1.0)) for name in ("alpha", "beta"))
+    left, right = (bool(a.get(name, 0)) for name in ("transA", "transB"))
+    return f.gemm(inputs[0], inputs[1], _get(inputs, 2), alpha, beta, left, right)
 
 
 # -- shapes ---------------------------------------------------------------------------------
@@ -185,7 +185,8 @@ def _rms_norm(inputs: Inputs, a: Attributes) -> Any:
 
 def _batch_norm(inputs: Inputs, a: Attributes) -> Any:
     only(not a.get("training_mode", 0), "BatchNormalization for inference")
-    return rows.batch_norm(*inputs, epsilon=a.get("epsilon", 1e-5))
+    x, scale, bias, mean, variance = inputs
+    return rows.batch_norm(x, scale, bias, mean, variance, a.get("epsilon", 1e-5))
 
 
 def _dropout(inputs: Inputs, _: Attributes) -> Any:
@@ -205,7 +206,7 @@ def _attention(inputs: Inputs, a: Attributes) -> Any:
 def _loss(inputs: Inputs, a: Attributes) -> Any:
     only(len(inputs) == 2, "SoftmaxCrossEntropyLoss without weights")
     kind = a.get("reduction", b"mean").decode()
-    return rows.cross_entropy(*inputs, reduction=kind, ignore_index=a.get("ignore_index")), None
+    return rows.cross_entropy(inputs[0], inputs[1], kind, a.get("ignore_index")), None
 
 
 MEANING: dict[str, Meaning] = {
@@ -256,7 +257,6 @@ MEANING: dict[str, Meaning] = {
     "Attention": _attention,
     "SoftmaxCrossEntropyLoss": _loss,
 }  # fmt: skip
-
 
 
 def known_type(number: int) -> Any:

@@ -55,7 +55,8 @@ def _power(x: Any, exponent: Any) -> TracedArray:
     special = {0.5: f.sqrt, -0.5: f.rsqrt}
     if exponent in special:
         return special[exponent](x)
-    return x ** (int(exponent) if float(exponent).is_integer() else exponent)  # type: ignore[no-any-return]
+    whole = float(exponent).is_integer()
+    return apply("Pow", x, exponent=int(exponent) if whole else exponent)
 
 
 def _both(name: str) -> Meaning:
@@ -70,8 +71,7 @@ def _same(x: Any, **_: Any) -> Any:
     return x
 
 
-def _to_copy(x: Any, *, dtype: Any = None, layout: Any = None, device: Any = None,
-             pin_memory: Any = None, non_blocking: bool = False, memory_format: Any = None) -> Any:  # fmt: skip
+def _to_copy(x: Any, *, dtype: Any = None, **_: Any) -> Any:
     return x if dtype is None else _cast(x, dtype)
 
 
@@ -117,18 +117,13 @@ def _flash_on_host(q: Any, k: Any, v: Any, dropout_p: Any = 0.0, is_causal: bool
     return _attention(q, k, v, attn_mask, dropout_p, is_causal, scale)
 
 
-def _efficient(q: Any, k: Any, v: Any, bias: Any, log_sum: bool = False, dropout_p: Any = 0.0,
-               is_causal: bool = False, *, scale: Any = None) -> Any:  # fmt: skip
-    return _attention(q, k, v, bias, dropout_p, is_causal, scale)
-
-
-def _cudnn(q: Any, k: Any, v: Any, bias: Any, log_sum: bool = False, dropout_p: Any = 0.0,
-           is_causal: bool = False, return_debug_mask: bool = False, *, scale: Any = None) -> Any:  # fmt: skip
+def _with_bias(q: Any, k: Any, v: Any, bias: Any, log_sum: bool = False, dropout_p: Any = 0.0,
+               is_causal: bool = False, *_: Any, scale: Any = None) -> Any:  # fmt: skip
     return _attention(q, k, v, bias, dropout_p, is_causal, scale)
 
 
 def _sdpa(q: Any, k: Any, v: Any, attn_mask: Any = None, dropout_p: Any = 0.0,
-          is_causal: bool = False, *, scale: Any = None, enable_gqa: bool = False) -> Any:  # fmt: skip
+          is_causal: bool = False, *, scale: Any = None, **_: Any) -> Any:  # fmt: skip
     return _attention(q, k, v, attn_mask, dropout_p, is_causal, scale)[0]
 
 
@@ -297,8 +292,8 @@ _SIMPLE: dict[str, Meaning] = {
     "scaled_dot_product_attention": _sdpa,
     "_scaled_dot_product_flash_attention": _flash,
     "_scaled_dot_product_flash_attention_for_cpu": _flash_on_host,
-    "_scaled_dot_product_efficient_attention": _efficient,
-    "_scaled_dot_product_cudnn_attention": _cudnn,
+    "_scaled_dot_product_efficient_attention": _with_bias,
+    "_scaled_dot_product_cudnn_attention": _with_bias,
 }
 
 _OVERLOADED: dict[str, dict[str, Meaning]] = {

@@ -101,7 +101,8 @@ def kdsl(
         _compiled.append(weakref.ref(compiled))
         return compiled
 
-    return aot_autograd(fw_compiler=compile_forward)(graph, inputs)  # type: ignore[no-any-return]
+    compiled: Callable[..., Any] = aot_autograd(fw_compiler=compile_forward)(graph, inputs)
+    return compiled
 
 
 def _settings(options: Mapping[str, Any]) -> Settings:

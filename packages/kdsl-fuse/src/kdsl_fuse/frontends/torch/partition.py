@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kdsl_core.errors import KdslError
@@ -52,7 +53,7 @@ def survey(graph: GraphModule, settings: Settings) -> Reasons:
 
 def _refusal(node: FxNode, settings: Settings, before: Reasons) -> Reason | None:
     if node.target is operator.getitem:
-        return before.get(node.args[0].name)  # type: ignore[union-attr]
+        return before.get(node.args[0].name)
     if str(node.target) not in MEANING:
         return Reason("KT-OPERATOR", f"kdsl does not have {node.target}")
     return _elsewhere(node, settings) or _returned_copy(node) or _unfit(node)
@@ -157,7 +158,7 @@ def partition(graph: GraphModule, settings: Settings) -> tuple[Reasons, dict[str
     """
     reasons = survey(graph, settings)
     while True:
-        partitioner = _partitioner(graph, lambda node: node.name not in reasons)
+        partitioner = _partitioner(graph, reasons)
         parts = partitioner.propose_partitions()
         refused = {k: v for part in parts for k, v in _refused(part, settings).items()}
         if not refused:
@@ -180,15 +181,21 @@ def _pass_on(graph: GraphModule, reasons: Reasons) -> None:
             reasons.setdefault(node.name, reasons[source])
 
 
-def _partitioner(graph: GraphModule, takes: Callable[[FxNode], bool]) -> Any:
+@dataclass(frozen=True)
+class _Support:
+    """torch's partitioner asks it which nodes may be in a part."""
+
+    reasons: Reasons
+
+    def is_node_supported(self, submodules: Mapping[str, Any], node: FxNode) -> bool:
+        """Whether nothing speaks against the node."""
+        return is_tensor_node(node) and node.name not in self.reasons
+
+
+def _partitioner(graph: GraphModule, reasons: Reasons) -> Any:
     from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
-    from torch.fx.passes.operator_support import OperatorSupportBase
 
-    class Support(OperatorSupportBase):
-        def is_node_supported(self, submodules: Mapping[str, Any], node: FxNode) -> bool:
-            return is_tensor_node(node) and takes(node)
-
-    return CapabilityBasedPartitioner(graph, Support(), allows_single_node_partition=True)
+    return CapabilityBasedPartitioner(graph, _Support(reasons), allows_single_node_partition=True)
 
 
 def _refused(part: Partition, settings: Settings) -> Reasons:
