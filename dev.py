@@ -259,7 +259,10 @@ def extras(options: argparse.Namespace, rest: list[str]) -> NoReturn:
     groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
     started = time.monotonic()
     try:
-        pip("install", "--extra-index-url", TORCH_CPU_INDEX, *groups["extras"])
+        try:  # a mirror may hold torch's CPU build; asking its own index for all takes minutes
+            pip("install", *groups["extras"])
+        except SetUpError:
+            pip("install", "--extra-index-url", TORCH_CPU_INDEX, *groups["extras"])
         pip("install", "--no-deps", *groups["models"])
     except SetUpError as problem:
         sys.exit(f"dev.py: extras are missing, their tests will be skipped: {problem}")

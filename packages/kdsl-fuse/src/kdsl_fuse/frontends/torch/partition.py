@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 CODES = {
     "KT-COPY": "a copy that is returned must have memory of its own",
     "KT-FORM": "kdsl has the operator, but not with these arguments",
-    "KT-HOST": "the tensors are not on a CUDA GPU",
+    "KT-HOST": "the tensors are not on the GPU where the graph's kernels run",
     "KT-OPERATOR": "kdsl does not have the operator",
     "KT-SIZE": "a size that is known only when the graph runs",
     "KT-VIEW": "only views: there is nothing to compute",
@@ -43,30 +43,38 @@ def is_tensor_node(node: FxNode) -> bool:
 def survey(graph: GraphModule, settings: Settings) -> Reasons:
     """Why single nodes stay with torch, whatever surrounds them."""
     found: Reasons = {}
-    for node in graph.graph.nodes:
-        if is_tensor_node(node):
-            reason = _refusal(node, settings, found)
-            if reason is not None:
-                found[node.name] = reason
+    nodes = [node for node in graph.graph.nodes if is_tensor_node(node)]
+    home = _home(nodes, settings)
+    for node in nodes:
+        reason = _refusal(node, home, found)
+        if reason is not None:
+            found[node.name] = reason
     return found
 
 
-def _refusal(node: FxNode, settings: Settings, before: Reasons) -> Reason | None:
+def _home(nodes: Sequence[FxNode], settings: Settings) -> Any:
+    """The device of a graph's kernels: the first that kernels can run on."""
+    kinds = {"cuda", "cpu"} if settings.simulate else {"cuda"}
+    devices = (value.device for node in nodes for value in _values(node) if _is_tensor(value))
+    return next((device for device in devices if device.type in kinds), None)
+
+
+def _refusal(node: FxNode, home: Any, before: Reasons) -> Reason | None:
     if node.target is operator.getitem:
         return before.get(node.args[0].name)
     if str(node.target) not in MEANING:
         return Reason("KT-OPERATOR", f"kdsl does not have {node.target}")
-    return _elsewhere(node, settings) or _returned_copy(node) or _unfit(node)
+    return _elsewhere(node, home) or _returned_copy(node) or _unfit(node)
 
 
-def _elsewhere(node: FxNode, settings: Settings) -> Reason | None:
+def _elsewhere(node: FxNode, home: Any) -> Reason | None:
     tensors = [v for x in (*node.all_input_nodes, node) for v in _values(x) if _is_tensor(v)]
     devices = {tensor.device for tensor in tensors}
-    kinds = {"cuda", "cpu"} if settings.simulate else {"cuda"}
-    if len(devices) == 1 and {device.type for device in devices} <= kinds:
+    if devices == {home}:
         return None
     where = " and ".join(sorted(map(str, devices)))
-    return Reason("KT-HOST", f"its tensors are on {where}")
+    kernels = f"kernels run on {home}" if home else "kernels run on CUDA GPUs"
+    return Reason("KT-HOST", f"its tensors are on {where}, {kernels}")
 
 
 def _returned_copy(node: FxNode) -> Reason | None:
@@ -102,6 +110,9 @@ def _unfit(node: FxNode) -> Reason | None:
     except (TypeError, KeyError) as error:  # arguments that the meaning does not know
         return Reason("KT-FORM", f"kdsl does not have these arguments: {error}")
     results = result if isinstance(result, tuple | list) else [result]
+    parts = (user.args[1] for user in node.users if user.target is operator.getitem)
+    if missing := [i for i in parts if results[i] is None]:
+        return Reason("KT-FORM", f"kdsl does not compute result {missing[0]} of it")
     for got, want in zip(results, wanted, strict=False):
         if got is not None and (got.shape, got.dtype) != (want.shape, want.dtype):
             made = f"{got.dtype}{list(got.shape)}"
