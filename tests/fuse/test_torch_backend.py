@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 import kdsl_fuse as kf
+from house.census import ROOT
 from kdsl_core.errors import FusionError
+from kdsl_fuse.frontends.torch.partition import CODES
 
 torch = pytest.importorskip("torch", reason="torch is missing: pip install 'kdsl-fuse[torch]'")
 F, nn = torch.nn.functional, torch.nn
@@ -214,3 +217,9 @@ def test_forms_that_kdsl_lacks_are_told() -> None:
     graph = check(lambda x: torch.var(F.relu(x @ x), -1), torch.randn(8, 8))
     (reason,) = (graph.reasons[name] for name, target, _ in graph._rows if ".var" in target)
     assert reason.code == "KT-FORM" and "K981" in reason.sentence
+
+
+def test_page_explains_each_reason() -> None:
+    """docs/frontends.md has a row for each reason of the torch door."""
+    page = (ROOT / "docs/frontends.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| `(KT-[A-Z]+)` \|", page, re.MULTILINE) == sorted(CODES)
