@@ -3,7 +3,7 @@
     python3 benchmarks/gpu/minilm.py --seconds 200 --shapes 1x16 8x128 64x256
 
 Sides are torch eager, torch.compile's default and kdsl, as CUDA graphs (the table) and called from
-Python one behind the other (`wall_us` in the JSON, and the last table). Each is checked against f32.
+Python one behind the other (`wall_us` in the JSON, and printed). Each is checked against f32.
 The ratio is the fastest of PyTorch's over kdsl's. `--explain` prints what kdsl took.
 """
 

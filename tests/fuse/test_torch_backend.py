@@ -11,7 +11,9 @@ import pytest
 import kdsl_fuse as kf
 from house.census import ROOT
 from kdsl_core.errors import FusionError
+from kdsl_fuse.frontends.torch.backend import CompiledGraph
 from kdsl_fuse.frontends.torch.partition import CODES
+from kdsl_fuse.frontends.torch.region import Settings
 
 torch = pytest.importorskip("torch", reason="torch is missing: pip install 'kdsl-fuse[torch]'")
 F, nn = torch.nn.functional, torch.nn
@@ -44,7 +46,7 @@ def check(function: Callable[..., Any], *args: Any) -> Any:
 
 def targets(graph: Any) -> set[str]:
     """The operators that stayed with torch."""
-    return {target for name, target, _ in graph._rows if name in graph.reasons}
+    return {target for name, target, _ in graph.nodes if name in graph.reasons}
 
 
 class Mlp(nn.Module):
@@ -110,7 +112,7 @@ def test_a_refused_plan_stays_with_torch() -> None:
         return torch.cat([F.relu(x @ w), x])[table]
 
     graph = check(function, torch.randn(4, 8), torch.randn(8, 8))
-    codes = {graph.reasons[name].code for name, target, _ in graph._rows
+    codes = {graph.reasons[name].code for name, target, _ in graph.nodes
              if target == "aten.cat.default"}  # fmt: skip
     assert len(codes) == 1 and codes.pop().startswith("KF-")
     assert "aten.mm.default" not in targets(graph)
@@ -212,10 +214,41 @@ def test_unknown_options_are_refused(options: dict[str, Any]) -> None:
         compiled(lambda x: x @ x, **options)(torch.randn(8, 8))
 
 
+def test_a_graph_for_a_gpu_is_planned_without_one() -> None:
+    """Fake CUDA tensors: products are regions for the target, and attention's form is CUDA's."""
+    from torch._subclasses import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    attention = torch.ops.aten._scaled_dot_product_flash_attention.default
+
+    def function(x: Any, w: Any, q: Any) -> Any:
+        return F.relu(x @ w), attention(q, q, q)[0]
+
+    with FakeTensorMode() as mode:
+        shapes = (16, 64), (64, 32), (1, 2, 16, 64)
+        with torch.device("meta"):
+            metas = [torch.empty(shape, dtype=torch.float16) for shape in shapes]
+        fakes = [mode.fake_tensor_converter.from_meta_and_device(mode, meta, torch.device("cuda:0"))
+                 for meta in metas]  # fmt: skip
+        traced = make_fx(function)(*fakes)
+    graph = CompiledGraph(traced, Settings(target="sm_90a"))
+    (plan,) = (region.plan(fakes[:2]) for region in graph.regions[:1])
+    assert [call.name for call in plan.calls] == ["gemm_sm90"]
+    assert "KT-HOST" not in {reason.code for reason in graph.reasons.values()}
+
+
+def test_numbers_that_f32_cannot_hold_stay_with_torch() -> None:
+    """f64 and integers are not computed in f32 behind the caller's back."""
+    x = torch.arange(16).reshape(4, 4) + 2**40
+    graph = check(lambda x: (x + 1, x.double() @ x.double()), x)
+    assert not graph.regions
+    assert {reason.code for reason in graph.reasons.values()} == {"KT-FORM"}
+
+
 def test_forms_that_kdsl_lacks_are_told() -> None:
     """The same operator in another form stays with torch; K981 says which form kdsl has."""
     graph = check(lambda x: torch.var(F.relu(x @ x), -1), torch.randn(8, 8))
-    (reason,) = (graph.reasons[name] for name, target, _ in graph._rows if ".var" in target)
+    (reason,) = (graph.reasons[name] for name, target, _ in graph.nodes if ".var" in target)
     assert reason.code == "KT-FORM" and "K981" in reason.sentence
 
 

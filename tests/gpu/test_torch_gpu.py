@@ -63,7 +63,9 @@ def test_operators_equal_torch(torch: Any) -> None:
     f, ops = torch.nn.functional, kf.torch_ops
     got = ops.linear_act(x, w, None, "silu")
     torch.testing.assert_close(got, f.silu(f.linear(x, w)), rtol=3e-2, atol=5e-2)
-    torch.testing.assert_close(ops.rms_norm(x, w[0]), f.rms_norm(x, (256,), w[0], 1e-6),
-                               rtol=3e-2, atol=3e-2)  # fmt: skip
-    torch.testing.assert_close(ops.layer_norm(x, w[0], w[1]),
-                               f.layer_norm(x, (256,), w[0], w[1]), rtol=3e-2, atol=3e-2)  # fmt: skip
+    norms = {
+        "rms": (ops.rms_norm(x, w[0]), f.rms_norm(x, (256,), w[0], 1e-6)),
+        "layer": (ops.layer_norm(x, w[0], w[1]), f.layer_norm(x, (256,), w[0], w[1])),
+    }
+    for got, expected in norms.values():
+        torch.testing.assert_close(got, expected, rtol=3e-2, atol=3e-2)

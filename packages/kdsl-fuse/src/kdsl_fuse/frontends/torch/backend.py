@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 class CompiledGraph:
     """A graph that torch captured: `regions` run on kdsl, and `reasons` say why others do not.
 
-    Reasons are by the names of torch's nodes, as `explain` shows them.
+    `nodes` are (name, operator, source line) of all that compute tensors; reasons are by name.
     """
 
     def __init__(self, graph: GraphModule, settings: Settings) -> None:
-        before = [node for node in graph.graph.nodes if is_tensor_node(node)]
-        self._rows = [(node.name, str(node.target), line_of(place_of(node))) for node in before]
+        found = [node for node in graph.graph.nodes if is_tensor_node(node)]
+        self.nodes = [(node.name, str(node.target), line_of(place_of(node))) for node in found]
         self.reasons: dict[str, Reason]
         self.reasons, parts = partition(graph, settings)
         _loosen_views(graph)
@@ -53,7 +53,7 @@ class CompiledGraph:
     def explain(self) -> str:
         """A table: each of torch's nodes, where it runs and why; then each region's plans."""
         rows: list[Row] = [("node", "operator", "line", "runs in", "why")]
-        for name, target, line in self._rows:
+        for name, target, line in self.nodes:
             reason = self.reasons.get(name)
             where = f"torch: {reason.code}" if reason else self._home[name]
             rows.append((name, target, line, where, reason.sentence if reason else ""))

@@ -68,8 +68,9 @@ def _refusal(node: FxNode, home: Any, before: Reasons) -> Reason | None:
 
 
 def _elsewhere(node: FxNode, home: Any) -> Reason | None:
-    tensors = [v for x in (*node.all_input_nodes, node) for v in _values(x) if _is_tensor(v)]
-    devices = {tensor.device for tensor in tensors}
+    values = [value for x in node.all_input_nodes for value in _values(x)]
+    values += _values(node)[:1]  # behind it may be random states, of attention, on the host
+    devices = {value.device for value in values if _is_tensor(value)}
     if devices == {home}:
         return None
     where = " and ".join(sorted(map(str, devices)))
@@ -90,33 +91,53 @@ def _returned_copy(node: FxNode) -> Reason | None:
     return None
 
 
+COMPUTED = ("f32", "f16", "bf16", "boolean")
+"""Types whose values f32 holds: f64 and whole numbers stay with torch."""
+
+
 def _unfit(node: FxNode) -> Reason | None:
     if any(str(user.target) == "aten.as_strided.default" for user in node.users):
         return Reason("KT-FORM", "as_strided reads its memory, whose layout kdsl chooses")
     try:
-        values = {x: value_of(x) for x in node.all_input_nodes}
-        recorded = trace([], values, [])
-        inputs = {x.name: x for x in recorded.graph.inputs}
-        known = {
-            x: TracedArray(recorded, inputs[x.name]) if isinstance(value, Spec) else value
-            for x, value in values.items()
-        }
-        result = apply_meaning(node, known)
-        wanted = [spec_of(value) for value in _values(node)]
+        inputs = {x: value_of(x) for x in node.all_input_nodes}
+        result = _tried(node, inputs)
+        results = list(result) if isinstance(result, tuple | list) else [result]
+        made = [
+            (got, spec_of(value))
+            for got, value in zip(results, _values(node), strict=False)
+            if got is not None
+        ]
     except UnknownSize as unknown:
         return Reason("KT-SIZE", f"{unknown} is known only when the graph runs")
     except KdslError as error:
         return Reason("KT-FORM", f"{error.code}: {error.message}")
     except (TypeError, KeyError) as error:  # arguments that the meaning does not know
         return Reason("KT-FORM", f"kdsl does not have these arguments: {error}")
-    results = result if isinstance(result, tuple | list) else [result]
     parts = (user.args[1] for user in node.users if user.target is operator.getitem)
-    if missing := [i for i in parts if results[i] is None]:
+    if missing := [i for i in parts if i >= len(results) or results[i] is None]:
         return Reason("KT-FORM", f"kdsl does not compute result {missing[0]} of it")
-    for got, want in zip(results, wanted, strict=False):
-        if got is not None and (got.shape, got.dtype) != (want.shape, want.dtype):
-            made = f"{got.dtype}{list(got.shape)}"
-            return Reason("KT-FORM", f"torch makes {want} of it, kdsl would make {made}")
+    return _other_types(made, [x for x in inputs.values() if isinstance(x, Spec)])
+
+
+def _tried(node: FxNode, inputs: Mapping[FxNode, Value]) -> Any:
+    """What a node computes from arguments of these types, in a graph of its own."""
+    recorded = trace([], inputs, [])
+    arguments = {x.name: x for x in recorded.graph.inputs}
+    known = {
+        x: TracedArray(recorded, arguments[x.name]) if isinstance(value, Spec) else value
+        for x, value in inputs.items()
+    }
+    return apply_meaning(node, known)
+
+
+def _other_types(made: Sequence[tuple[Any, Spec]], inputs: Sequence[Spec]) -> Reason | None:
+    for dtype in {spec.dtype for spec in (*inputs, *(want for _, want in made))}:
+        if dtype.name not in COMPUTED:
+            return Reason("KT-FORM", f"kernels compute in f32, which cannot hold {dtype}")
+    for got, want in made:
+        if (got.shape, got.dtype) != (want.shape, want.dtype):
+            ours = f"{got.dtype}{list(got.shape)}"
+            return Reason("KT-FORM", f"torch makes {want} of it, kdsl would make {ours}")
     return None
 
 
