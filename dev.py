@@ -253,6 +253,26 @@ def test(options: argparse.Namespace, rest: list[str]) -> NoReturn:
     become([VENV_PYTHON, "-m", "pytest", *workers, *chosen, *rest])
 
 
+def extras(options: argparse.Namespace, rest: list[str]) -> NoReturn:
+    """install what the tests of the front doors need: torch's CPU build, onnx, a small model"""
+    ensure_environment()
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
+    started = time.monotonic()
+    try:
+        try:  # a mirror may hold torch's CPU build; asking its own index for all takes minutes
+            pip("install", *groups["extras"])
+        except SetUpError:
+            pip("install", "--extra-index-url", TORCH_CPU_INDEX, *groups["extras"])
+        pip("install", "--no-deps", *groups["models"])
+    except SetUpError as problem:
+        sys.exit(f"dev.py: extras are missing, their tests will be skipped: {problem}")
+    say(f"extras are ready ({time.monotonic() - started:.0f} s)")
+    sys.exit(0)
+
+
+TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+
+
 def lint(options: argparse.Namespace, rest: list[str]) -> NoReturn:
     """ruff, formatting, types, and the rules of the house"""
     ensure_environment()
@@ -336,7 +356,7 @@ def errors(options: argparse.Namespace, rest: list[str]) -> NoReturn:
     become([sys.executable, ROOT / "tests/house/census.py", "errors"])
 
 
-CHORES = (demo, test, lint, golden, bench, gpu, mutants, ops, size, errors)
+CHORES = (demo, test, extras, lint, golden, bench, gpu, mutants, ops, size, errors)
 
 
 def become(argv: Sequence[str | Path]) -> NoReturn:

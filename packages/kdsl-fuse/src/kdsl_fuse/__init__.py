@@ -81,7 +81,10 @@ if TYPE_CHECKING:
         transpose,
         unsqueeze,
     )
+    from kdsl_fuse.frontends.onnx.load import from_onnx
     from kdsl_fuse.frontends.python import Fused, fuse
+    from kdsl_fuse.frontends.torch.backend import compiled_graphs
+    from kdsl_fuse.frontends.torch.library import torch_ops
     from kdsl_fuse.graph import Graph, Node, Op
     from kdsl_fuse.ops.custom import Launch
     from kdsl_fuse.patterns.base import Example, Match, Options, Pattern
@@ -110,6 +113,7 @@ __all__ = [
     "cast",
     "ceil",
     "clip",
+    "compiled_graphs",
     "concatenate",
     "cos",
     "cross_entropy",
@@ -122,6 +126,7 @@ __all__ = [
     "expand",
     "expand_dims",
     "floor",
+    "from_onnx",
     "fuse",
     "gather",
     "gelu",
@@ -167,6 +172,7 @@ __all__ = [
     "sum",
     "take",
     "tanh",
+    "torch_ops",
     "transpose",
     "unregister",
     "unsqueeze",
@@ -186,6 +192,9 @@ _HOME = {
     "Launch": "ops.custom",
     "Reason": "reasons",
     "Tail": "tail",
+    "compiled_graphs": "frontends.torch.backend",
+    "from_onnx": "frontends.onnx.load",
+    "torch_ops": "frontends.torch.library",
     "custom": "frontends.custom",
 }
 _FUNCTIONS = ("functions", "functions_of_rows", "functions_of_shapes")

@@ -100,7 +100,7 @@ def spec_of(array: Any) -> Spec | None:
     """
     kind = library(array)
     if kind == "torch":
-        dtype = _torch_dtype(array)
+        dtype = dtype_from_torch(array.dtype)
         return Spec(dtype, tuple(array.shape), tuple(array.stride()))
     if kind in ("numpy", "cupy"):
         return _spec_of_numpy(array)
@@ -126,11 +126,15 @@ def _spec_of_numpy(array: Any) -> Spec:
     return Spec(dtype_of(array.dtype), tuple(array.shape), strides)
 
 
-def _torch_dtype(tensor: Any) -> DType:
-    name = str(tensor.dtype).removeprefix("torch.")
+def dtype_from_torch(dtype: Any) -> DType:
+    """The type that torch calls `dtype`.
+
+    Raises: ArgumentError K925 for one that kdsl does not have.
+    """
+    name = str(dtype).removeprefix("torch.")
     if name not in _TORCH_NAMES:
         raise ArgumentError(
-            f"{tensor.dtype} is not a numeric type of kdsl",
+            f"{dtype} is not a numeric type of kdsl",
             code="K925",
             fix=f"use one of {', '.join(_TORCH_NAMES)}",
         )
@@ -236,15 +240,27 @@ def constant(value: Any, like: Any) -> Any:
     )
 
 
+def numpy_from_torch(tensor: Any) -> Any:
+    """The elements of a tensor on the host as a NumPy array with the same strides; no copy."""
+    dtype = dtype_from_torch(tensor.dtype)
+    if dtype.name not in _BY_BITS:
+        return tensor.detach().numpy()
+    bits = getattr(sys.modules["torch"], np.dtype(_BY_BITS[dtype.name]).name)
+    return tensor.detach().view(bits).numpy().view(dtype.numpy)
+
+
+# What torch's exchange with NumPy leaves out, and the type of the same size that carries the bits.
+_BY_BITS = {"bf16": np.int16, "e4m3": np.uint8, "e5m2": np.uint8}
+
+
 def _torch_from_numpy(value: Any) -> Any:
     torch = sys.modules["torch"]
     value = np.asarray(value)
     name = dtype_of(value.dtype).name
     held = value.copy(order="K")
-    if name not in ("bf16", "e4m3", "e5m2"):
+    if name not in _BY_BITS:
         return torch.from_numpy(held)
-    bits = np.int16 if name == "bf16" else np.uint8  # torch reads no ml_dtypes: pass the bits
-    return torch.from_numpy(held.view(bits)).view(getattr(torch, _TO_TORCH[name]))
+    return torch.from_numpy(held.view(_BY_BITS[name])).view(getattr(torch, _TO_TORCH[name]))
 
 
 def common_place(arrays: Sequence[Any]) -> Any:
