@@ -25,6 +25,7 @@ CONFIGS = {
     "two warps": RowConfig(4, 64, 1, groups=2),
     "three warps": RowConfig(8, 96, 1, groups=2, early=False),
     "cluster": RowConfig(8, 32, 1, cluster=2),
+    "cluster, two rows": RowConfig(8, 32, 1, together=2, cluster=2),
     "cluster of three warps": RowConfig(4, 96, 1, cluster=4),
     "streamed": RowConfig(8, 32, 1, streamed=True),
     "streamed by a cluster": RowConfig(2, 32, 1, cluster=2, streamed=True),

@@ -45,7 +45,7 @@ def attentions() -> dict[str, Launch]:
             AttentionConfig(16, 16), AttentionProblem(1, 2, 1, 140, 40, 16)
         ),
         "attention/one group, one stage": attention(
-            AttentionConfig(16, 32, (1, 1), **one), AttentionProblem(1, 2, 2, 70, 72, 8)
+            AttentionConfig(16, 32, (1, 1), **one), AttentionProblem(1, 1, 1, 130, 72, 8)
         ),
         "attention/causal, setmaxnreg": attention(
             AttentionConfig(16, 16, (3, 2), mask="top-left", registers=(24, 240)),
