@@ -7,7 +7,9 @@ import re
 from pathlib import Path
 
 from house import census
+from kdsl_core.errors import FusionError
 
+NOT_INSTALLED = "K987"
 SHORT = {"kd": "kdsl_core", "kr": "kdsl_runtime", "kf": "kdsl_fuse"}
 NAME = re.compile(r"(?<![\w.])(kd|kr|kf)\.([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)")
 LINK = re.compile(r"`((?:docs|tests|packages|benchmarks|examples)/[\w./-]*|[A-Z]+\.md)`")
@@ -21,12 +23,15 @@ def pages() -> list[Path]:
 
 
 def exists(alias: str, dotted: str) -> bool:
-    """Whether `kd.a.b` can be reached by attributes from the package."""
+    """Whether `kd.a.b` can be reached by attributes from the package, or wants an extra first."""
     held: object = importlib.import_module(SHORT[alias])
     for word in dotted.split("."):
-        if not hasattr(held, word):
+        try:
+            held = getattr(held, word)
+        except AttributeError:
             return False
-        held = getattr(held, word)
+        except FusionError as missing:
+            return missing.code == NOT_INSTALLED
     return True
 
 
