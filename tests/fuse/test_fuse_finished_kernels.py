@@ -104,7 +104,7 @@ def test_products_that_stay_apart(name: str) -> None:
     else:
         function = APART[name]
     plan = kf.fuse(target="sm_90a", fallback="numpy")(function).plan(*args)
-    assert set(names(plan)) == {"gemm_sm90"} and len(plan.calls) == 2
+    assert names(plan).count("gemm_sm90") == 2 and set(names(plan)) <= {"gemm_sm90", "elementwise"}
 
 
 def test_three_products_make_a_pair_and_one() -> None:

@@ -160,7 +160,7 @@ def test_a_call_can_be_run_simulated_and_shown() -> None:
 
 def test_equal_tails_share_one_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same tail written twice is traced once, another one again."""
-    from kdsl_core.lang import kernel
+    from kdsl_core.lang import compilation
 
     traces: list[Any] = []
 
@@ -168,9 +168,9 @@ def test_equal_tails_share_one_trace(monkeypatch: pytest.MonkeyPatch) -> None:
         traces.append(args)
         return original(*args, **options)
 
-    original = kernel.trace
+    original = compilation.trace
     gemm_sm80.clear()
-    monkeypatch.setattr(kernel, "trace", counted)
+    monkeypatch.setattr(compilation, "trace", counted)
     first = kf.fuse(lambda x, w, b, r: kf.silu(x @ w + b) * r)
     second = kf.fuse(lambda a, v, c, s: kf.silu(a @ v + c) * s)
     other = kf.fuse(lambda x, w, b, r: kf.silu(x @ w + b) * r * 2)

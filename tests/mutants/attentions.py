@@ -31,10 +31,11 @@ def attention(
         bias = matrix(9, (p.queries, p.keys), F32)
         bias[0], bias[:, 3::7] = -np.inf, -np.inf
         whole = np.broadcast_to(bias, (p.batch, p.heads, *bias.shape))
-        return q, k, v, nothing(q.shape, dtype), p.dim**-0.5, 2, *((whole,) if biased else ())
+        return q, k, v, nothing(q.shape, dtype), *((whole,) if biased else ())
 
     grid = AttentionPlan(p, config, blocks).grid
-    return Launch(attention_sm90, grid, config.threads, args, {"config": config}, overlap=True)
+    statics = {"config": config, "scale": p.dim**-0.5, "together": 2}
+    return Launch(attention_sm90, grid, config.threads, args, statics, overlap=True)
 
 
 def attentions() -> dict[str, Launch]:
@@ -53,9 +54,10 @@ def attentions() -> dict[str, Launch]:
             blocks=1,
         ),
         "attention/bias, bottom-right": attention(
-            AttentionConfig(16, 32, mask="bottom-right", layout="bhsd", **one),
-            AttentionProblem(2, 2, 1, 40, 56, 16),
+            AttentionConfig(16, 16, (2, 2), mask="bottom-right", layout="bhsd", **one),
+            AttentionProblem(1, 2, 1, 40, 120, 16),
             biased=True,
+            blocks=1,
         ),
         "attention/three groups, full swizzle": attention(
             AttentionConfig(64, 16, (2, 3), consumers=3, turns=False),
