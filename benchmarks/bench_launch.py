@@ -7,31 +7,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from launch_kernels import KERNELS, SHAPE, THREADS
+
 import kdsl_core as kd
 from kdsl_runtime import driver, launch
 from kdsl_runtime.device_array import DeviceArray
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-
-M = kd.Tensor["f32", "m n"]
-SHAPE, THREADS = (16, 32), 128
-
-
-@kd.kernel
-def sum_of_two(a: M, b: M, c: M):
-    """c = a + b, a column for each thread."""
-    n = kd.thread_idx()[0]
-    if n < c.shape[1]:
-        c[0, n] = a[0, n] + b[0, n]
-
-
-@kd.kernel
-def sum_of_seven(a: M, b: M, c: M, d: M, e: M, f: M, g: M, h: M):
-    """h = a + … + g."""
-    n = kd.thread_idx()[0]
-    if n < h.shape[1]:
-        parts = [x[0, n] for x in (a, b, c, d, e, f, g)]
-        h[0, n] = sum(parts[1:], parts[0])
 
 
 def array(number: int) -> DeviceArray:
@@ -66,7 +48,7 @@ class Launches:
         ):
             self._replaced.append((where, name, getattr(where, name)))
             setattr(where, name, value)
-        self.kernel = {3: sum_of_two, 8: sum_of_seven}[count]
+        self.kernel = KERNELS[count]
         self.kernel.clear()
         self.arrays = [array(i) for i in range(count)]
         self.bound = self.kernel[1, THREADS].bind(*self.arrays)

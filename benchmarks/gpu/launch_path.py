@@ -26,36 +26,15 @@ from typing import Any
 
 import torch
 
-import kdsl_core as kd
 from kdsl_runtime import driver
 from kdsl_runtime.launch import LoadedKernel
 from kdsl_runtime.parameters import ParameterBlock
 from kdsl_runtime.submission import Config
 
-THREADS = 128
-SHAPE = (16, 32)
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from launch_kernels import KERNELS, SHAPE, THREADS  # the folder above
+
 TARGETS_US = {(3, "bound"): 1.5, (8, "bound"): 1.5, (3, "unbound"): 3.0, (8, "unbound"): 6.0}
-M = kd.Tensor["f32", "m n"]
-
-
-@kd.kernel
-def sum_of_two(a: M, b: M, c: M):
-    """c = a + b, a column for each thread."""
-    n = kd.thread_idx()[0]
-    if n < c.shape[1]:
-        c[0, n] = a[0, n] + b[0, n]
-
-
-@kd.kernel
-def sum_of_seven(a: M, b: M, c: M, d: M, e: M, f: M, g: M, h: M):
-    """h = a + … + g."""
-    n = kd.thread_idx()[0]
-    if n < h.shape[1]:
-        parts = [x[0, n] for x in (a, b, c, d, e, f, g)]
-        h[0, n] = sum(parts[1:], parts[0])
-
-
-KERNELS = {3: sum_of_two, 8: sum_of_seven}
 
 
 def bare(loaded: LoadedKernel, values: list[Any]) -> Callable[[], Any]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from kdsl_runtime.profile import compare, ncu_csv
+from scripts import scripts
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "gpu"
-MODULES = ("counter_cases", "counters")
 # Case → metrics, joined by " + " where their sum was recorded → what ncu counted.
 RECORDED: dict[str, dict[str, int]] = json.loads(
     (Path(__file__).parents[1] / "golden" / "counters" / "h200.json").read_text(encoding="utf-8")
@@ -68,15 +68,10 @@ else:
 
 
 @pytest.fixture(scope="module")
-def gpu() -> SimpleNamespace:
-    """The modules of the folder, which import each other by their bare names as scripts do."""
-    sys.path.insert(0, str(FOLDER))
-    try:
-        return SimpleNamespace(**{name: importlib.import_module(name) for name in MODULES})
-    finally:
-        sys.path.remove(str(FOLDER))
-        for name in MODULES:
-            sys.modules.pop(name, None)
+def gpu() -> Iterator[SimpleNamespace]:
+    """The modules of the folder."""
+    with scripts("gpu", "counter_cases", "counters") as found:
+        yield found
 
 
 def line_of(text: str) -> int:

@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import ctypes
-import importlib
 import json
 import math
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
 
-FOLDER = Path(__file__).parents[2] / "benchmarks" / "gpu"
-MODULES = ("shapes", "report", "cublaslt", "supervise", "gemm")
+from scripts import scripts
 
 
 @pytest.fixture(scope="module")
-def gpu() -> SimpleNamespace:
-    """The modules of the folder, which import each other by their bare names as scripts do."""
-    sys.path.insert(0, str(FOLDER))
-    try:
-        return SimpleNamespace(**{name: importlib.import_module(name) for name in MODULES})
-    finally:
-        sys.path.remove(str(FOLDER))
-        for name in MODULES:
-            sys.modules.pop(name, None)
+def gpu() -> Iterator[SimpleNamespace]:
+    """The modules of the folder."""
+    with scripts("gpu", "shapes", "report", "cublaslt", "supervise", "gemm") as found:
+        yield found
 
 
 def side(owner: str, median: float) -> dict[str, object]:

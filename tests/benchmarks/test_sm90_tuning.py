@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from kdsl_fuse.kernels import gemm_sm90_table as table
+from scripts import scripts
 
-FOLDER = Path(__file__).parents[2] / "benchmarks"
-MODULES = ("sm90_tuning", "make_table", "fit_sm90_model")
 FAST, SLOW = "128x128x64 s6 ping2 g8", "64x64x64 s12 coop1 p2 k2 g8 swap"
 
 
 @pytest.fixture(scope="module")
-def tools() -> SimpleNamespace:
-    """The scripts, which import each other by their bare names."""
-    sys.path.insert(0, str(FOLDER))
-    try:
-        return SimpleNamespace(**{name: importlib.import_module(name) for name in MODULES})
-    finally:
-        sys.path.remove(str(FOLDER))
-        for name in MODULES:
-            sys.modules.pop(name, None)
+def tools() -> Iterator[SimpleNamespace]:
+    """The scripts."""
+    with scripts("", "sm90_tuning", "make_table", "fit_sm90_model") as found:
+        yield found
 
 
 @pytest.fixture
