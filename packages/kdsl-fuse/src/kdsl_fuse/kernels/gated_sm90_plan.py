@@ -11,11 +11,10 @@ import kdsl_core as kd
 from kdsl_core.dtypes import DType
 from kdsl_fuse.kernels import gemm_sm90_model as model
 from kdsl_fuse.kernels.gated_sm90 import gated_sm90
-from kdsl_fuse.kernels.gemm_sm90_config import Sm90Config
+from kdsl_fuse.kernels.gemm_sm90_config import ROOM, Sm90Config
 from kdsl_fuse.kernels.gemm_sm90_plan import MULTIPROCESSORS, Sm90Plan, by_turns, problem_of
 from kdsl_fuse.kernels.repitch import addressable
 
-ROOM = (40, 232)  # registers of a producing and of a consuming thread
 CROWDED = 128  # accumulators of a thread that leave too few of 168 registers for extras
 
 

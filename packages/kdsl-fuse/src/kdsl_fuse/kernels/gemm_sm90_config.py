@@ -9,6 +9,7 @@ import kdsl_core as kd
 GROUP = 128  # threads of a warp group
 WARP = 32
 SCHEDULES = ("cooperative", "pingpong")
+ROOM = (40, 232)  # registers of a producing and of a consuming thread that took others'
 WIDEST = 256  # columns of a matrix instruction
 MOST_BLOCKS = 8  # of a portable cluster
 PEERS = (1, 2, 4, 8)  # blocks that divide a slab of sums evenly

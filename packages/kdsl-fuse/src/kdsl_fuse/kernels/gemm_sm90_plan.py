@@ -13,14 +13,12 @@ from kdsl_fuse import arrays
 from kdsl_fuse.kernels import gemm_sm90_model as model
 from kdsl_fuse.kernels import gemm_sm90_table as table
 from kdsl_fuse.kernels.gemm_sm90 import gemm_sm90, identity
-from kdsl_fuse.kernels.gemm_sm90_config import Sm90Config
+from kdsl_fuse.kernels.gemm_sm90_config import ROOM, Sm90Config
 from kdsl_fuse.kernels.repitch import addressable
 from kdsl_fuse.kernels.sum_parts import add_up, empty_parts
 
 MULTIPROCESSORS = 132  # of an H100 SXM, an H200 and a GH200
 DEVICE = "NVIDIA H200"
-PRODUCER_REGISTERS = 40  # of a thread, where consumers take others' registers
-MOST_REGISTERS = 232  # that two consuming warp groups can have then
 
 
 @dataclass(frozen=True)
@@ -123,7 +121,7 @@ def parse(text: str) -> tuple[Sm90Config, bool]:
         if name == "cluster":
             fields[name] = tuple(int(n) for n in value.split("x"))
         elif name == "registers":
-            fields[name] = (PRODUCER_REGISTERS, int(value))
+            fields[name] = (ROOM[0], int(value))
         elif name != "swap":
             fields[name] = int(value)
     config = Sm90Config(
@@ -201,7 +199,7 @@ def _turns(element_bytes: int) -> Iterator[Sm90Config]:
     depth = 128 // element_bytes
     yield Sm90Config((128, 128, depth), 2, "pingpong")
     for tile in ((128, 192, depth), (192, 128, depth)):
-        yield Sm90Config(tile, 2, "pingpong", registers=(PRODUCER_REGISTERS, MOST_REGISTERS))
+        yield Sm90Config(tile, 2, "pingpong", registers=ROOM)
 
 
 def _turn_products(plan: Sm90Plan) -> float:

@@ -17,7 +17,7 @@ from kdsl_core.lang.spec import ArraySpec
 from kdsl_fuse import arrays
 from kdsl_fuse.kernels import gemm_sm90_model as model
 from kdsl_fuse.kernels.gemm_sm90 import identity
-from kdsl_fuse.kernels.gemm_sm90_config import Sm90Config
+from kdsl_fuse.kernels.gemm_sm90_config import ROOM, Sm90Config
 from kdsl_fuse.kernels.gemm_sm90_plan import Sm90Plan, candidates, problem_of
 from kdsl_fuse.kernels.gemm_sm90_table import KERNEL, Key, chosen_by, options_of
 from kdsl_fuse.kernels.sum_parts import THREADS, SumShares, along_of, sum_parts
@@ -28,7 +28,6 @@ from kdsl_runtime.tune import Call, Space
 RANKED = 32  # of the model's choices
 TYPES = ("bf16", "f16")
 BOUND = 5e-3  # of the largest element: bf16 rounds it by 2e-3
-ROOM = (40, 232)  # registers of a producing and of a consuming thread
 _BIG = (  # tile, options
     ((128, 256), {}), ((128, 256), {"group": 4}), ((128, 256), {"group": 16}),
     ((128, 256), {"cluster": (2, 1)}), ((128, 256), {"registers": ROOM}),

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 FORMULA = "a @ b.T"
 FORMULA_OF_BATCH = 'np.einsum("mkl,nkl->mnl", a, b)'
-ROOM = (40, 232)  # registers of a producing and of a consuming thread
 TMA_BYTES = 16  # that starts and strides are to be multiples of
 MOST_ACCUMULATORS = 96  # of a thread, beside which a tail has registers enough
 
@@ -215,6 +214,8 @@ def _in_order(gemm: Gemm, plan: Sm90Plan) -> tuple[Operand, Operand]:
 
 def _with_room(config: Sm90Config, gemm: Gemm) -> Sm90Config:
     """The plan's configuration, or one whose threads have registers for what the tail reads."""
+    from kdsl_fuse.kernels.gemm_sm90_config import ROOM
+
     if gemm.is_batch and gemm.extras and config.pingpong and config.registers is None:
         config = replace(config, registers=ROOM)  # the place of a batch takes some, too
     reads_matrix = any(0 not in extra.strides[:2] for extra in gemm.extras)
