@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import kdsl_fuse as kf
+from kdsl_core.lang.launch import Launch
 from kdsl_runtime.device_array import to_device
 
 pytestmark = pytest.mark.gpu
@@ -59,6 +60,29 @@ def test_reused_memory_and_views(torch: Any, rows: int, size: int, name: str) ->
         torch.testing.assert_close(got.float(), want, rtol=0.03, atol=0.03)
     for _ in range(20):
         assert all(torch.equal(a, b) for a, b in zip(fused(*args), first, strict=True))
+
+
+@pytest.mark.parametrize("sizes", [(64, 512, 128), (8, 8192, 64), (33, 100, 37)])
+def test_a_replay_gives_what_a_run_gives(
+    torch: Any, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, int, int]
+) -> None:
+    """New tensors through bound launches: products whole, split, and of copies that TMA takes."""
+    m, k, n = sizes
+    fused = kf.fuse(lambda x, w, b: (kf.gelu(x @ w + b), kf.sum(x @ w, axis=0)))
+
+    def arguments() -> list[Any]:
+        shapes = ((m, k), (k, n), (n,))
+        return [torch.randn(s, device="cuda", dtype=torch.float16) * k**-0.25 for s in shapes]
+
+    plan = fused.plan(*arguments())
+    plan(*arguments())
+    given = [arguments() for _ in range(4)]
+    with monkeypatch.context() as patch:
+        patch.setattr(Launch, "__call__", lambda *args, **kwargs: pytest.fail("no replay"))
+        replayed = [plan(*args) for args in given]
+    for args, found in zip(given, replayed, strict=True):
+        for got, want in zip(found, fused.plan(*args)(*args), strict=True):
+            assert torch.equal(got, want)
 
 
 @pytest.mark.parametrize("rows", [8, 300])

@@ -58,8 +58,8 @@ _NAMES = {
     "lang.kernel": "kernel KernelFunction",
     "lang.mbarriers": "mbarrier Mbarrier Mbarriers fence_mbarrier_init",
     "lang.memory": "smem rmem rmem_like recast",
-    "lang.numbers": "exp exp2 log log2 sqrt rsqrt tanh sin cos erf sigmoid floor ceil fma where"
-    " ceil_div minimum maximum min=minimum max=maximum abs=absolute",
+    "lang.numbers": "exp exp2 log log2 sqrt rsqrt tanh sin cos erf ndtr sigmoid floor ceil fma"
+    " where ceil_div minimum maximum min=minimum max=maximum abs=absolute",
     "lang.printing": "print=print_",
     "lang.ranges": "range=Range",
     "lang.scalar": "Scalar as_scalar",

@@ -3,23 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from kdsl_fuse.tail import Step, run_step
-
-_QUICK = frozenset({"erf", "exp", "log", "rsqrt", "sigmoid", "sqrt", "tanh"})
-
-
-class QuickWords:
-    """The words of the language, with the hardware's approximate functions for the exact ones."""
-
-    def __init__(self, kd: Any) -> None:
-        self._kd = kd
-
-    def __getattr__(self, word: str) -> Any:
-        found = getattr(self._kd, word)
-        return partial(found, approx=True) if word in _QUICK else found
 
 
 @dataclass(frozen=True)
@@ -28,14 +14,11 @@ class ElementFunction:
 
     Values are numbered: operands first, then `steps`; `results` are numbers of values. Operands
     come widened to 32 bits, all arithmetic of floats is f32, a Cast rounds and widens again.
-    `quick` numbers the steps whose values have 16 bits: approximate functions do for these, as
-    one kernel per operator would round them further.
     """
 
     operands: int
     steps: tuple[Step, ...]
     results: tuple[int, ...]
-    quick: tuple[int, ...] = ()
 
     def __call__(self, *operands: Any) -> Any:
         """The results, as kdsl_core scalars; called while a kernel is traced."""
@@ -46,10 +29,9 @@ class ElementFunction:
 
     def evaluate(self, kd: Any, *operands: Any) -> tuple[Any, ...]:
         """All results, with the words of the language taken from `kd`."""
-        values, quick = list(operands), QuickWords(kd)
-        for number, step in enumerate(self.steps):
-            words = quick if number in self.quick else kd
-            values.append(run_step(words, step, [values[arg] for arg in step.args]))
+        values = list(operands)
+        for step in self.steps:
+            values.append(run_step(kd, step, [values[arg] for arg in step.args]))
         return tuple(values[result] for result in self.results)
 
     def __str__(self) -> str:
@@ -60,7 +42,7 @@ class ElementFunction:
                 names.append(dict(step.attrs)["value"])
                 continue
             options = [f"{key}={value!r}" for key, value in step.attrs]
-            options += ["approx=True"] if number in self.quick else []
+            options += ["approx=True"] * step.quick
             called = ", ".join([*(names[arg] for arg in step.args), *options])
             names.append(f"v{number}")
             lines.append(f"    {names[-1]} = {step.op}({called})")

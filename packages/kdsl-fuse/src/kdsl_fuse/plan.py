@@ -21,7 +21,9 @@ from kdsl_fuse.ops import op_named
 from kdsl_fuse.origin import line_of, locate
 from kdsl_fuse.patterns import Match, Options
 from kdsl_fuse.reasons import Reason
+from kdsl_fuse.replay import Replay, replay_of
 from kdsl_fuse.rewrites import rewrite
+from kdsl_fuse.work import Work
 
 if TYPE_CHECKING:
     from kdsl_fuse.capture import Captured
@@ -96,9 +98,11 @@ class Plan:
             [step.reads for step in self.steps],
             kept={stored(graph, output)[0].name for output in graph.outputs},
         )
-        self._held = [x for x in graph if x.op.name == "Constant" and not x.is_number]
+        self.held = [x for x in graph if x.op.name == "Constant" and not x.is_number]
         self._moved: dict[tuple[str, str], Any] = {}  # constants by name and place, moved once
-        self._pack = pack or (lambda outputs: outputs[0] if len(outputs) == 1 else tuple(outputs))
+        self.pack = pack or (lambda outputs: outputs[0] if len(outputs) == 1 else tuple(outputs))
+        self._replay: Replay | None = None
+        self._replayed: list[tuple[KernelCall, Any]] = []  # with their launches
 
     @property
     def calls(self) -> tuple[KernelCall, ...]:
@@ -153,28 +157,44 @@ class Plan:
     def run(self, *inputs: Any) -> Any:
         """Compute the outputs: NumPy arrays in the simulator, CUDA arrays on their GPU.
 
+        With torch tensors the launches are bound: later calls run what the kernels' code was in the
+        first one, until a call is replaced.
         Memory: on the GPU all launches go to the caller's current stream, and nothing is waited
         for. With torch tensors a second call may be captured into a CUDA graph; the first builds.
         Raises: ArgumentError K910 when an array is not what the plan was made for.
         """
+        found = self.replayed(inputs)
+        if found is not None:
+            return found
         try:
             return self._run(inputs)
         except KdslError as problem:
             locate(problem)
             raise
 
+    def replayed(self, inputs: Sequence[Any]) -> Any:
+        """The result for arrays like the latest ones, by launches that are bound; else None."""
+        if self._replay is None or any(c.launch is not launch for c, launch in self._replayed):
+            return None
+        return self._replay(inputs)
+
     def _run(self, inputs: Sequence[Any]) -> Any:
         values = self.values(*inputs)
         like = inputs[0]
         arena = self.memory.arena(like)
+        done: list[list[Work]] = []
         for step in self.steps:
             if isinstance(step, NumpyStep):
                 values[step.node.name] = step.run(values)
                 continue
             outputs = [self.memory.place(node, arena, like) for node in step.outputs]
-            step.run(values, outputs)
+            done.append(step.work(values, outputs))
+            for work in done[-1]:
+                work.run()
             values.update((x.name, out) for x, out in zip(step.outputs, outputs, strict=True))
-        return self._pack([operand_of(self.graph, x).view(values) for x in self.graph.outputs])
+        self._replay = replay_of(self, inputs, values, done)
+        self._replayed = [(call, call.launch) for call in self.calls]
+        return self.pack([operand_of(self.graph, x).view(values) for x in self.graph.outputs])
 
     __call__ = run
 
@@ -185,7 +205,7 @@ class Plan:
         self._check_fallback(like)
         values: Values = dict(zip((node.name for node in self.graph.inputs), inputs, strict=True))
         place = arrays.place(like)
-        for node in self._held:
+        for node in self.held:
             if (node.name, place) not in self._moved:
                 self._moved[node.name, place] = arrays.constant(node.constant, like)
             values[node.name] = self._moved[node.name, place]

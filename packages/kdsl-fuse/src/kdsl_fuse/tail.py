@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from kdsl_core.dtypes import BY_NAME, DType, boolean, f32, i32, u8, u16, u32
@@ -18,13 +19,15 @@ class Step:
     Where there are several accumulators, they come first.
 
     A Constant's number is kept as text (`repr`), because 0.0 and −0.0, and 1 and 1.0, are equal as
-    numbers but not the same program. `loc` is where it was written, which makes no difference.
+    numbers but not the same program. A `quick` step may take the hardware's approximate functions.
+    `loc` is where it was written, which makes no difference.
     """
 
     op: str
     args: tuple[int, ...] = ()
     attrs: tuple[tuple[str, Any], ...] = ()
     loc: Loc | None = field(default=None, compare=False, repr=False)
+    quick: bool = False
 
 
 @dataclass(frozen=True)
@@ -78,11 +81,26 @@ class Tail:
                 names.append(dict(step.attrs)["value"])
                 continue
             options = [f"{key}={value!r}" for key, value in step.attrs]
+            options += ["approx=True"] * step.quick
             called = ", ".join([*(names[arg] for arg in step.args), *options])
             names.append(f"v{computed}")
             computed += 1
             lines.append(f"    {names[-1]} = {step.op}({called})")
         return "\n".join([*lines, f"    return {names[self.result]}"])
+
+
+_QUICK = frozenset({"erf", "exp", "log", "ndtr", "rsqrt", "sigmoid", "sqrt", "tanh"})
+
+
+class QuickWords:
+    """The words of the language, with the hardware's approximate functions for the exact ones."""
+
+    def __init__(self, kd: Any) -> None:
+        self._kd = kd
+
+    def __getattr__(self, word: str) -> Any:
+        found = getattr(self._kd, word)
+        return partial(found, approx=True) if word in _QUICK else found
 
 
 def number_step(value: bool | int | float) -> Step:
@@ -110,6 +128,7 @@ def run_step(kd: Any, step: Step, args: list[Any]) -> Any:
     """One operator on values, with the words of the language taken from `kd`."""
     if step.op == "Constant":
         return _number(dict(step.attrs)["value"])
+    kd = QuickWords(kd) if step.quick else kd
     rule = op_named(step.op)
     assert rule.kernel is not None, f"{step.op} has no code for one element"
     try:

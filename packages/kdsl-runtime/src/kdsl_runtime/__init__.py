@@ -53,6 +53,7 @@ _HOME = {
     "recall": "builds",
     "noted": "cache.notes",
     "bound": "bound",
+    "bound_addresses": "bound",
     "remember": "call_forms",
     "LoadedKernel": "launch",
     "load": "launch",

@@ -24,6 +24,7 @@ _TO_INTEGER_BITS = 0x4B400000
 _ONE_BITS = 0x3F800000
 _LOG2_E, _LOG2_E_LOW = 1.4426950216293335, 1.925963033500011e-08
 _LN_2, _LN_2_LOW = 0.6931471824645996, -1.9046542121259336e-09
+_SQRT_HALF = math.sqrt(0.5)
 _HALF_PI = (1.5707963705062866, -4.371138828673793e-08, -1.7151245100058819e-15)
 # (e^f − 1 − f) / f² on |f| ≤ ln2/2: 2^-28
 _EXP = (
@@ -86,6 +87,20 @@ _LOG2_ERFC = (
     -0.9189624190330505,
     -1.6270674467086792,
     -0.00024013337679207325,
+)
+# log2 of the normal distribution function at −x on 0 ≤ x ≤ 5.6: 2^-24 · max(1, |log2| / 2)
+_LOG2_NDTR = (
+    -2.220724582002731e-08,
+    6.821123292866105e-07,
+    -8.99909900908824e-06,
+    6.456961273215711e-05,
+    -0.00023733757552690804,
+    -9.054287511389703e-05,
+    0.007060755044221878,
+    -0.052520379424095154,
+    -0.45919403433799744,
+    -1.1511075496673584,
+    -0.9999999403953552,
 )
 # (sin r − r) / r³ and (cos r − 1 + r²/2) / r⁴ in r² on r ≤ 0.83: 2^-27 and 2^-32
 _SIN = (-0.00019473339489195496, 0.008331838063895702, -0.16666649281978607)
@@ -233,6 +248,22 @@ def erf(b: Builder, x: Operand) -> Operand:
     return select(b, near_zero, small, binary(b, "copysign", large, x))
 
 
+def ndtr(b: Builder, x: Operand) -> Operand:
+    """½ (1 + erf(x / √2)), within 2^-23."""
+    half = _f(0.5)
+    return fma(b, erf(b, _mul(b, x, _f(_SQRT_HALF))), half, half)
+
+
+def ndtr_approx(b: Builder, x: Operand) -> Operand:
+    """The same by one polynomial and the hardware's 2^x: 2^q(|x|) below 0, 1 − that above.
+
+    Beyond the interval of the fit q goes down without end, as its first coefficient does.
+    """
+    tail = direct(b, "exp2_approx", _polynomial(b, unary(b, "abs", x), _LOG2_NDTR))
+    above = binary(b, "sub", _f(1.0), tail)
+    return select(b, compare(b, "lt", x, _f(0.0)), tail, above)
+
+
 def sigmoid(b: Builder, x: Operand) -> Operand:
     """1 / (1 + e^-x); 0 where that is below 2^-128."""
     return direct(b, "rcp", _add(b, exp(b, unary(b, "neg", x)), _f(1.0)))
@@ -285,5 +316,6 @@ ACCURATE = {
     "sin": sin,
     "cos": cos,
     "erf": erf,
+    "ndtr": ndtr,
     "sigmoid": sigmoid,
 }

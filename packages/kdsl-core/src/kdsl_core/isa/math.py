@@ -7,7 +7,7 @@ from kdsl_core.errors import TypeMismatch
 from kdsl_core.ir import Builder, Const, Operand
 from kdsl_core.isa.arith import binary
 from kdsl_core.isa.convert import convert
-from kdsl_core.isa.elementary import ACCURATE
+from kdsl_core.isa.elementary import ACCURATE, ndtr_approx
 from kdsl_core.isa.functions import APPROX, INTEGRAL, OPS, FunctionOp, available, direct
 
 __all__ = ["NAMES", "OPS", "FunctionOp", "function"]
@@ -16,13 +16,13 @@ _LOG2_E, _LN_2 = 1.4426950408889634, 0.6931471805599453
 
 
 def function(b: Builder, name: str, x: Operand, approx: bool = False) -> Operand:
-    """exp exp2 log log2 sqrt rsqrt rcp tanh sin cos erf sigmoid floor ceil round trunc.
+    """exp exp2 log log2 sqrt rsqrt rcp tanh sin cos erf ndtr sigmoid floor ceil round trunc.
 
     With `approx` the hardware's fast instructions are used (`FunctionOp` states their bounds).
     Without, the result is computed by instructions that round exactly, so that simulator and
     hardware agree bit for bit: sqrt and rcp are correctly rounded, the others of f32 are within
-    2 ulp; sin and cos give NaN beyond ±2^20. `round` goes to the nearest, ties to even. f16 and
-    bf16 are computed in f32; f64 has sqrt, rsqrt, rcp and the roundings.
+    2 ulp, but ndtr within 2^-23; sin and cos give NaN beyond ±2^20. `round` goes to the nearest,
+    ties to even. f16 and bf16 are computed in f32; f64 has sqrt, rsqrt, rcp and the roundings.
 
     Raises: TypeMismatch for other types and unknown names.
     """
@@ -56,6 +56,8 @@ def _approximate(b: Builder, name: str, x: Operand) -> Operand:
         return direct(b, "exp2_approx", binary(b, "mul", x, Const(f32, _LOG2_E)))
     if name == "log":
         return binary(b, "mul", direct(b, "log2_approx", x), Const(f32, _LN_2))
+    if name == "ndtr":
+        return ndtr_approx(b, x)
     if name == "sigmoid":
         # Beside the 1 that is added, subnormal numbers are nothing.
         decay = direct(b, "exp2_ftz_approx", binary(b, "mul", x, Const(f32, -_LOG2_E)))

@@ -172,6 +172,22 @@ class Launch:
 
         return bound_in_simulator(self.kernel, place, bound)
 
+    def bind_addresses(
+        self, *args: Any, **kwargs: Any
+    ) -> tuple[Callable[..., None], Specialisation]:
+        """The same for arrays on a GPU, as a function of the stream and the arrays' addresses.
+
+        It looks at nothing: addresses must be aligned as those here are, of memory on the same
+        device that lives until the launch has ended. No watcher is told; beside the function is
+        what one would be told of.
+        """
+        bound = bind(self.kernel.signature, args, kwargs)
+        place = self.place(*args, **kwargs)
+        ready = self._ready(bound, place)
+        host = runtime("a launch on the GPU")
+        submit: Callable[..., None] = host.bound_addresses(place, bound, ready)
+        return submit, ready.needed
+
     def on(self, stream: int | None) -> Launch:
         """The same launch on this stream, a `CUstream` handle; None is the caller's current one."""
         return Launch(self.kernel, self.grid, self.block, self.cluster, stream, self.overlap)

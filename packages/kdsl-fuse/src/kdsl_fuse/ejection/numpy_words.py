@@ -9,7 +9,7 @@ import numpy as np
 
 from kdsl_fuse.ops.attention import attention
 
-__all__ = ["attention", "erf", "rsqrt", "sigmoid"]
+__all__ = ["attention", "erf", "ndtr", "rsqrt", "sigmoid"]
 
 _erf = np.frompyfunc(math.erf, 1, 1)
 
@@ -17,6 +17,11 @@ _erf = np.frompyfunc(math.erf, 1, 1)
 def erf(x: Any) -> Any:
     """The error function of each element."""
     return np.asarray(_erf(x), x.dtype)
+
+
+def ndtr(x: Any) -> Any:
+    """The distribution function of the standard normal distribution."""
+    return (0.5 + 0.5 * erf(x * math.sqrt(0.5))).astype(x.dtype)
 
 
 def sigmoid(x: Any) -> Any:

@@ -83,8 +83,10 @@ class Words:
         self.cast = cast
 
     def __getattr__(self, word: str) -> Any:
-        def call(*args: Any) -> Text:
+        def call(*args: Any, **options: Any) -> Text:
             texts = [x.text if isinstance(x, Text) else _number(x) for x in args]
+            if self._module == "kd":
+                texts += [f"{name}={value!r}" for name, value in options.items()]
             called = self._other.get(word, f"{self._module}.{word}")
             return Text(f"{called}({', '.join(texts)})", words=self)
 
@@ -95,7 +97,7 @@ KERNEL = Words("kd", lambda x, dtype: f"{x}.to(kd.{dtype})", {})
 NUMPY = Words(
     "np",
     lambda x, dtype: f"{x}.astype(kd.{dtype}.numpy)",
-    {word: f"numpy_words.{word}" for word in ("erf", "sigmoid", "rsqrt")},
+    {word: f"numpy_words.{word}" for word in ("erf", "ndtr", "rsqrt", "sigmoid")},
 )
 
 

@@ -50,9 +50,10 @@ def gelu(x: Any, approximate: str) -> Any:
 
 
 def _gelu_kernel(kd: Any, x: Any, approximate: str) -> Any:
+    """The same; ½ (1 + tanh y) is the sigmoid of 2 y."""
     if approximate == "tanh":
-        return 0.5 * x * (1.0 + kd.tanh(_SQRT_2_OVER_PI * (x + 0.044715 * x * x * x)))
-    return 0.5 * x * (1.0 + kd.erf(x * _SQRT_HALF))
+        return x * kd.sigmoid(2 * _SQRT_2_OVER_PI * (x + 0.044715 * x * x * x))
+    return x * kd.ndtr(x)
 
 
 def _mish_kernel(kd: Any, x: Any) -> Any:

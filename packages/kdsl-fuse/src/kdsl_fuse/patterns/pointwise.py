@@ -13,7 +13,7 @@ from kdsl_fuse.graph import Graph, Node
 from kdsl_fuse.match import Facts, side_nodes
 from kdsl_fuse.origin import line_of
 from kdsl_fuse.patterns.base import Options
-from kdsl_fuse.patterns.tails import LOADED, python_number
+from kdsl_fuse.patterns.tails import LOADED, python_number, step_of
 from kdsl_fuse.reasons import Reason
 from kdsl_fuse.strided import Shape
 from kdsl_fuse.tail import Step, number_step
@@ -27,14 +27,6 @@ CHEAP = frozenset(
         "Abs", "Add", "And", "Cast", "Clip", "Div", "Equal", "Greater", "GreaterOrEqual", "Less",
         "LessOrEqual", "Max", "Min", "Mul", "Neg", "Not", "Or", "Pow", "Reciprocal", "Relu",
         "Rsqrt", "Sqrt", "Sub", "Where", "Xor",
-    }
-)  # fmt: skip
-
-# Operators whose code calls functions that the hardware has in an approximate form.
-APPROXIMATED = frozenset(
-    {
-        "Elu", "Erf", "Exp", "Gelu", "Log", "Mish", "Rsqrt", "Sigmoid", "Silu", "Softplus", "Sqrt",
-        "Tanh",
     }
 )  # fmt: skip
 
@@ -97,15 +89,11 @@ def build(
     index |= {node.name: first + position for position, node in enumerate(loaded)}
     first += len(loaded)
     steps: list[Step] = []
-    quick: set[int] = set()
     for node in [*dict.fromkeys(x for x in reads if x.is_number), *nodes]:
-        for step in _steps(graph, node, index, first + len(steps)):
-            if step.op in APPROXIMATED and node.dtype.bits <= 16:
-                quick.add(len(steps))
-            steps.append(step)
+        steps += _steps(graph, node, index, first + len(steps))
         index[node.name] = first + len(steps) - 1
     numbers = tuple(index[_stored(graph, x, rounded, computed).name] for x in results)
-    return ElementFunction(first, tuple(steps), numbers, tuple(sorted(quick))), loaded
+    return ElementFunction(first, tuple(steps), numbers), loaded
 
 
 def _steps(graph: Graph, node: Node, index: Mapping[str, int], place: int) -> list[Step]:
@@ -113,7 +101,7 @@ def _steps(graph: Graph, node: Node, index: Mapping[str, int], place: int) -> li
     if node.is_number:
         return [number_step(python_number(node))]
     args = tuple(index[x.name] for x in graph.operands(node))
-    step = Step(node.op.name, args, node.op.attrs, node.loc)
+    step = step_of(node, args)
     if node.op.name == "Cast" or not node.dtype.is_int or node.dtype.bits >= 32:
         return [step]
     return [step, Step("Cast", (place,), (("to", node.dtype.name),), node.loc)]

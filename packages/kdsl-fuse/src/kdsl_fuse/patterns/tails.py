@@ -22,6 +22,13 @@ from kdsl_fuse.tail import Step, Tail, number_step
 FLOATS = (f16, bf16, f32)
 COMPUTED = (*FLOATS, boolean)
 LOADED = (*COMPUTED, i8, i16, i32, u8, u16, u32)
+# Operators whose code calls functions that the hardware has in an approximate form.
+APPROXIMATED = frozenset(
+    {
+        "Elu", "Erf", "Exp", "Gelu", "Log", "Mish", "Rsqrt", "Sigmoid", "Silu", "Softplus", "Sqrt",
+        "Tanh",
+    }
+)  # fmt: skip
 
 
 def _computable(graph: Graph, node: Node) -> Reason | None:
@@ -105,11 +112,7 @@ def build_tail(
     first = len(index)
     for node in [*dict.fromkeys(x for x in reads if x.is_number), *nodes]:
         args = tuple(index[x.name] for x in graph.operands(node))
-        step = (
-            number_step(python_number(node))
-            if node.is_number
-            else Step(node.op.name, args, node.op.attrs, node.loc)
-        )
+        step = number_step(python_number(node)) if node.is_number else step_of(node, args)
         index[node.name] = first + len(steps)
         steps.append(step)
     result = match.root
@@ -119,6 +122,16 @@ def build_tail(
     tail = Tail(tuple(x.dtype.name for x in loaded), tuple(steps), index[result.name], len(sums))
     extras = [as_seen(graph, x, sums[0].shape, fold) for x in loaded]
     return tail, tuple(extra for extra in extras if extra is not None)
+
+
+def step_of(node: Node, args: tuple[int, ...]) -> Step:
+    """The step that computes a node from values by number.
+
+    For values of 16 bits approximate functions do, as one kernel for each operator would round them
+    further.
+    """
+    quick = node.op.name in APPROXIMATED and node.dtype.bits <= 16
+    return Step(node.op.name, args, node.op.attrs, node.loc, quick)
 
 
 def _closes(source: Node, computed: set[str]) -> bool:

@@ -119,9 +119,21 @@ class Region:
     settings: Settings
     plans: dict[Any, Plan] = field(default_factory=dict)
     refusals: dict[Any, KdslError] = field(default_factory=dict)
+    _latest: tuple[Plan, list[int], list[int], list[Any]] | None = None
 
     def __call__(self, *args: Any) -> Any:
         """Compute the region's results: one tensor, or a tuple of several."""
+        found = self._again(args)
+        return self._look_up(args) if found is None else found
+
+    def _again(self, args: Sequence[Any]) -> Any:
+        """The results for arguments like the latest ones; None for others."""
+        if self._latest is None:
+            return None
+        plan, tensors, others, known = self._latest
+        return plan.replayed(_at(args, tensors)) if _at(args, others) == known else None
+
+    def _look_up(self, args: Sequence[Any]) -> Any:
         key = tuple(map(_key, args))
         plan = self.plans.get(key)
         if plan is None:
@@ -132,7 +144,10 @@ class Region:
             except KdslError as refusal:
                 self.refusals[key] = refusal
                 return self.module(*args)
-        return self._run(plan, [arg for arg in args if arrays.library(arg) == "torch"])
+        tensors = [i for i, arg in enumerate(args) if arrays.library(arg) == "torch"]
+        others = [i for i in range(len(args)) if i not in tensors]
+        self._latest = plan, tensors, others, _at(args, others)
+        return self._run(plan, _at(args, tensors))
 
     def plan(self, args: Sequence[Any]) -> Plan:
         """The plan for tensors, real or fake, and numbers in the order of the region's arguments.
@@ -160,6 +175,10 @@ class Region:
         if isinstance(found, tuple):
             return tuple(arrays.constant(each, tensors[0]) for each in found)
         return arrays.constant(found, tensors[0])
+
+
+def _at(args: Sequence[Any], places: Sequence[int]) -> list[Any]:
+    return [args[i] for i in places]
 
 
 def _key(arg: Any) -> Any:
