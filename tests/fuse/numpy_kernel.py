@@ -50,7 +50,7 @@ for _name in ("neg", "lt", "le", "gt", "ge", "eq", "ne", "and", "or", "xor", "in
 
 
 def _of_f32(function: Any) -> Any:
-    def call(*args: Any) -> Lanes:
+    def call(*args: Any, approx: bool = False) -> Lanes:
         for arg in args:
             assert not isinstance(arg, Lanes) or arg.array.dtype == np.float32, "f32 only"
         return Lanes(np.asarray(function(*map(_bare, args)), np.float32))
@@ -76,6 +76,7 @@ KD = SimpleNamespace(
     rsqrt=_of_f32(lambda x: 1 / np.sqrt(x)),
     tanh=_of_f32(np.tanh),
     erf=_of_f32(lambda x: _erf(x).astype(np.float32)),
+    ndtr=_of_f32(lambda x: (0.5 + 0.5 * _erf(x * 0.5**0.5)).astype(np.float32)),
     sigmoid=_of_f32(lambda x: 1 / (1 + np.exp(-x))),
     abs=_of_f32(np.abs),
     where=_where,

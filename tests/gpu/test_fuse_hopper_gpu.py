@@ -198,3 +198,23 @@ def test_layers_in_a_row(torch: Any) -> None:
     first = odd(x, w)
     for _ in range(20):
         assert torch.equal(odd(x.clone(), w.clone()), first)
+
+
+@pytest.mark.parametrize("rows", [64, 1000])
+@pytest.mark.parametrize("bias", [False, True])
+def test_products_side_by_side(torch: Any, rows: int, bias: bool) -> None:
+    """Queries, keys and values of one launch are, bit for bit, those of launches of their own."""
+    x = torch.randn(rows, 384, device="cuda", dtype=torch.bfloat16)
+    weights = [torch.randn(384, 384, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
+    biases = [torch.randn(384, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
+
+    def one(x: Any, w: Any, b: Any) -> Any:
+        return x @ w.T + b if bias else x @ w.T
+
+    together = kf.fuse(
+        lambda x, *rest: tuple(one(x, *each) for each in zip(rest[:3], rest[3:], strict=True))
+    )
+    (call,) = together.plan(x, *weights, *biases).calls
+    assert call.name == "products_sm90"
+    for got, w, b in zip(together(x, *weights, *biases), weights, biases, strict=True):
+        assert torch.equal(got, kf.fuse(one)(x, w, b))

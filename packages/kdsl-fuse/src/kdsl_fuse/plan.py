@@ -20,6 +20,7 @@ from kdsl_fuse.memory import plan_memory
 from kdsl_fuse.ops import op_named
 from kdsl_fuse.origin import line_of, locate
 from kdsl_fuse.patterns import Match, Options
+from kdsl_fuse.patterns.side_by_side import join
 from kdsl_fuse.reasons import Reason
 from kdsl_fuse.replay import Replay, replay_of
 from kdsl_fuse.rewrites import rewrite
@@ -267,7 +268,7 @@ def make_plan(
     options = options or Options()
     rewrite(graph)
     graph.validate()
-    cover = choose_cover(graph, options)
+    cover = join(graph, choose_cover(graph, options), options)
     lowered = {name: m.pattern.lower(graph, m, options) for name, m in cover.matches.items()}
     needed = _needed(graph, lowered)
     uncovered = _uncovered(graph, [name for name in needed if name not in lowered], cover)

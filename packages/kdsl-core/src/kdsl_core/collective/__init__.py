@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kdsl_core.collective.choice import OutputChoice, TmaChoice
 from kdsl_core.collective.epilogue import EpilogueStage
 from kdsl_core.collective.fragment_epilogue import FragmentEpilogue, WarpGroup, results_of
 from kdsl_core.collective.fragments import FragmentLoader
@@ -25,11 +26,13 @@ __all__ = [
     "EpilogueStage",
     "FragmentEpilogue",
     "FragmentLoader",
+    "OutputChoice",
     "PairLoader",
     "PairedOutput",
     "TileLoader",
     "TileOutput",
     "TileScheduler",
+    "TmaChoice",
     "TmaOperand",
     "TmaPair",
     "TmaPipeline",

@@ -20,7 +20,8 @@ class TileOutput:
 
     A function that gives a tuple has as many outputs, of one shape and major order.
     16-bit results of matrices that TMA can address leave by TMA, while the warps go on; all others,
-    and sums of K that `peers` blocks of a cluster share, by ordinary stores.
+    and sums of K that `peers` blocks of a cluster share, by ordinary stores. An output written
+    `beside` another one, by TMA both, takes its shared memory.
 
     Threads: the warp groups of a block.
     """
@@ -35,6 +36,7 @@ class TileOutput:
         *,
         accumulator: Any,
         peers: int = 1,
+        beside: TileOutput | None = None,
     ) -> None:
         self.tile, self.group = tile, group
         self.stage: TmaStoreStage | SlabStore
@@ -42,7 +44,9 @@ class TileOutput:
         own = {"groups": group.count, "group": group.number, "thread": group.thread}
         if peers == 1 and by_tma(outputs):
             epilogue = FragmentEpilogue(function, extras, outputs[0].shape, group.thread)
-            self.stage = TmaStoreStage(outputs, tile[1], epilogue, **own)
+            other = beside.stage if beside else None
+            buffers = other.stage if isinstance(other, TmaStoreStage) else None
+            self.stage = TmaStoreStage(outputs, tile[1], epilogue, into=buffers, **own)
             return
         self.stage = SlabStore(
             outputs, tile[1], function, extras, accumulator=accumulator, peers=peers, **own

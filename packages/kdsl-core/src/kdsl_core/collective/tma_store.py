@@ -34,7 +34,8 @@ class TmaStoreStage:
     over the edge.
 
     Shapes: all outputs alike, in shape, type and major order.
-    Threads: all of a warp group, `thread` being the number in it. Memory: named barriers 1 + group.
+    Threads: all of a warp group, `thread` being the number in it.
+    Memory: named barriers 1 + group; buffers of its own, or those of a stage for outputs alike.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class TmaStoreStage:
         groups: int,
         group: Any,
         thread: Any,
+        into: Tensor | None = None,
     ) -> None:
         self.columns, self.epilogue = columns, epilogue
         self.chunk = math.gcd(columns, _WIDEST)
@@ -61,7 +63,7 @@ class TmaStoreStage:
         layout = atoms.shared_operand(
             c.dtype, (ROWS, self.chunk), major=major, stages=self.buffers * groups
         )
-        self.stage = smem(c.dtype, layout, name="results")
+        self.stage = smem(c.dtype, layout, name="results") if into is None else into
         self.rest = len(c.layout) - 2
         box = (ROWS, self.chunk, *(1,) * self.rest)
         self.send = [tma_store(output, self.stage[..., 0], box) for output in outputs]

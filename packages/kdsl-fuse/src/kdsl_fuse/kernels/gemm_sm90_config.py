@@ -123,6 +123,16 @@ class Sm90Config:
                 fix="take a configuration without splits for a batch of products",
             )
 
+    def check_alone(self) -> None:
+        """Refuse what several products of one matrix cannot have: clusters, parts of K."""
+        if self.blocks_together * self.splits > 1:
+            raise kd.ArgumentError(
+                f"several products in one launch have no clusters and whole sums of K, got cluster "
+                f"{self.cluster}, {self.peers} peers and {self.splits} splits",
+                code="K934",
+                fix="leave `cluster`, `peers` and `splits` out",
+            )
+
     def check_pairs(self) -> None:
         """Refuse what two products in one tile cannot have: halves of odd eights, parts of K."""
         shares = 16 * self.cluster[0]

@@ -76,8 +76,13 @@ class GemmEpilogue:
 
     def lower(self, graph: Graph, match: Match, options: Options) -> KernelCall:
         """The call of a GEMM kernel with the tail as its epilogue."""
-        fold = fold_of(graph, match.anchor)
-        tail, extras = build_tail(graph, match, fold=fold)
-        a, b = left(graph, match.anchor), right(graph, match.anchor)
-        assert a is not None and b is not None, f"the guard let {match.anchor} pass"
-        return call_of(Gemm(a, b, extras, match.root, tail, fold), options)
+        return call_of(gemm_of(graph, match), options)
+
+
+def gemm_of(graph: Graph, match: Match) -> Gemm:
+    """The product that a match of `GemmEpilogue` is."""
+    fold = fold_of(graph, match.anchor)
+    tail, extras = build_tail(graph, match, fold=fold)
+    a, b = left(graph, match.anchor), right(graph, match.anchor)
+    assert a is not None and b is not None, f"the guard let {match.anchor} pass"
+    return Gemm(a, b, extras, match.root, tail, fold)
