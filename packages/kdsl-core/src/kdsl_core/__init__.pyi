@@ -83,8 +83,8 @@ from kdsl_core.lang.numbers import maximum as max
 from kdsl_core.lang.numbers import maximum as maximum
 from kdsl_core.lang.numbers import minimum as min
 from kdsl_core.lang.numbers import minimum as minimum
-from kdsl_core.lang.numbers import rsqrt as rsqrt
 from kdsl_core.lang.numbers import ndtr as ndtr
+from kdsl_core.lang.numbers import rsqrt as rsqrt
 from kdsl_core.lang.numbers import sigmoid as sigmoid
 from kdsl_core.lang.numbers import sin as sin
 from kdsl_core.lang.numbers import sqrt as sqrt
