@@ -57,13 +57,17 @@ class Case:
     @property
     def kernel(self) -> Any:
         """The kernel."""
-        module = getattr(modules, self.port)
-        return module.sgemm if self.port == "sgemm" else module.hgemm
+        return getattr(getattr(modules, self.port), self.name)
+
+    @property
+    def name(self) -> str:
+        """The kernel's name in its file."""
+        return "sgemm" if self.port == "sgemm" else "hgemm"
 
     def launch(self, *arrays: Any) -> dict[str, Any]:
         """The keyword arguments of kd.simulate for some arrays."""
-        found: dict[str, Any] = getattr(modules, self.port).launch(*arrays, self.majors)
-        return found
+        made: dict[str, Any] = getattr(getattr(modules, self.port), f"launch_{self.name}")(*arrays)
+        return made
 
 
 RECORDED = [

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from operands import operands
+from shown import show
 
 import kdsl_core as kd
 
@@ -52,6 +53,7 @@ def hgemm(
     B: kd.Tensor["f16", "n k"],
     C: kd.Tensor["f16", "m n"],
     plan: kd.Static,
+    shown: kd.Static = False,
 ):
     """C = A · Bᵀ for whole tiles, rounded to f16 after every 16 steps along K."""
     thread = kd.thread_rank()
@@ -74,6 +76,9 @@ def hgemm(
     load_b = kd.tiled_copy_B(plan.load, MMA).get_slice(thread)
     tXsA, tXrA = load_a.partition_S(sA), load_a.retile(tCrA)
     tXsB, tXrB = load_b.partition_S(sB), load_b.retile(tCrB)
+    if shown:
+        show(gA=gA, gC=gC, sA=sA, tAgA=tAgA, tAsA=tAsA, tCgC=tCgC, tCrC=tCrC)
+        show(tCrA=tCrA, tCrB=tCrB, tXsA=tXsA, tXrA=tXrA, tXsB=tXsB, tXrB=tXrB)
 
     tiles = A.shape[1] // TILE_K
 
@@ -111,17 +116,23 @@ def hgemm(
     kd.copy(tCrC, tCgC)
 
 
-def launch(A: Any, B: Any, C: Any, majors: str) -> dict[str, Any]:
-    """How to launch it for operands that lie in this way."""
+def launch_hgemm(A: Any, B: Any, C: Any) -> dict[str, Any]:
+    """How to launch it: `plan` follows from how A lies in memory."""
+    majors = "TN" if A.strides[1] == A.itemsize else "NT"
     grid = C.shape[0] // TILE_M, C.shape[1] // TILE_N
     return {"grid": grid, "block": THREADS, "args": (A, B, C), "kwargs": {"plan": plan(majors)}}
+
+
+def example_hgemm() -> dict[str, Any]:
+    """A launch for `kdsl inspect examples/porting/hgemm_sm80.py`."""
+    return launch_hgemm(*operands(128, 128, 128, "TN", np.float16))
 
 
 def main() -> None:
     """Both kinds of operands in the simulator, compared with NumPy."""
     for majors in ("TN", "NT"):
-        a, b, c = operands(128, 128, 64, majors, np.float16)
-        kd.simulate(hgemm, **launch(a, b, c, majors))
+        a, b, c = operands(128, 128, 128, majors, np.float16)
+        kd.simulate(hgemm, **launch_hgemm(a, b, c))
         np.testing.assert_allclose(c, a.astype(np.float64) @ b.T, rtol=0.01, atol=0.2)
         print(majors)
 

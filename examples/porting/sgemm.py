@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from operands import operands
+from shown import show
 
 import kdsl_core as kd
 
@@ -29,7 +30,7 @@ class Plan:
 
 
 def plan(majors: str) -> Plan:
-    """TN: neighbours along K, one at a time into padded lines. NT: along M and N, four at a time."""
+    """TN: neighbours along K, one at a time, and padded lines. NT: along M and N, four."""
     if majors == "TN":
         threads, values = kd.Layout((32, 8), (8, 1)), kd.Layout((1, 1))
         copy = kd.tiled_copy(kd.atoms.universal_copy(32), kd.f32, threads, values)
@@ -45,7 +46,7 @@ def sgemm(
     B: kd.Tensor["f32", "n k"],
     C: kd.Tensor["f32", "m n"],
     plan: kd.Static,
-    show: kd.Static = False,
+    shown: kd.Static = False,
 ):
     """C = A · Bᵀ for whole tiles; each thread sums 8 × 8 elements in the order of k."""
     thread = kd.thread_rank()
@@ -67,10 +68,9 @@ def sgemm(
     tCgC = multiplying.partition_C(gC)
     tCrA, tCrB = kd.rmem_like(tCsA[..., 0]), kd.rmem_like(tCsB[..., 0])
     tCrC = mma.make_fragment_C((TILE_M, TILE_N)).fill(0.0)
-    if show:
-        for name, tensor in locals().items():
-            if isinstance(tensor, kd.Tensor):
-                print(f"{name}: {tensor.layout}")
+    if shown:
+        show(gA=gA, gC=gC, sA=sA, tAgA=tAgA, tAsA=tAsA, tArA=tArA)
+        show(tCsA=tCsA, tCsB=tCsB, tCgC=tCgC, tCrC=tCrC)
 
     tiles = A.shape[1] // TILE_K
     kd.copy(tAgA[..., 0], tArA)
@@ -90,17 +90,23 @@ def sgemm(
     kd.copy(tCrC, tCgC)
 
 
-def launch(A: Any, B: Any, C: Any, majors: str) -> dict[str, Any]:
-    """How to launch it for operands that lie in this way."""
+def launch_sgemm(A: Any, B: Any, C: Any) -> dict[str, Any]:
+    """How to launch it: `plan` follows from how A lies in memory."""
+    majors = "TN" if A.strides[1] == A.itemsize else "NT"
     grid = C.shape[0] // TILE_M, C.shape[1] // TILE_N
     return {"grid": grid, "block": THREADS, "args": (A, B, C), "kwargs": {"plan": plan(majors)}}
+
+
+def example_sgemm() -> dict[str, Any]:
+    """A launch for `kdsl inspect examples/porting/sgemm.py`."""
+    return launch_sgemm(*operands(128, 128, 40, "TN", np.float32))
 
 
 def main() -> None:
     """Both kinds of operands in the simulator, compared with NumPy."""
     for majors in ("TN", "NT"):
         a, b, c = operands(128, 128, 40, majors, np.float32)
-        kd.simulate(sgemm, **launch(a, b, c, majors))
+        kd.simulate(sgemm, **launch_sgemm(a, b, c))
         np.testing.assert_allclose(c, a.astype(np.float64) @ b.T, rtol=1e-5, atol=1e-5)
         print(majors)
 

@@ -12,6 +12,7 @@ import math
 from typing import Any
 
 import numpy as np
+from shown import show
 
 import kdsl_core as kd
 
@@ -20,7 +21,7 @@ THREADS = 256
 
 
 @kd.kernel
-def tiled_copy(S: kd.Tensor["f32", "m n"], D: kd.Tensor["f32", "m n"]):
+def tiled_copy(S: kd.Tensor["f32", "m n"], D: kd.Tensor["f32", "m n"], shown: kd.Static = False):
     """D = S, with 32 × 8 threads side by side along M and N."""
     m, n, _ = kd.block_idx()
     gS = kd.local_tile(S, (TILE_M, TILE_N), (m, n))  # (128, 64)
@@ -34,6 +35,8 @@ def tiled_copy(S: kd.Tensor["f32", "m n"], D: kd.Tensor["f32", "m n"]):
     tSgS, tSgD = part.partition_S(gS), part.partition_D(gD)  # (vector, 128s, 64s)
     tScS = part.partition_S(cS)
     tSrS = kd.rmem_like(tSgS)
+    if shown:
+        show(gS=gS, cS=cS, tSgS=tSgS, tScS=tScS, tSrS=tSrS)
 
     def inside(index):
         """Whether an element, and with it its vector, lies in the matrix."""
@@ -51,10 +54,15 @@ def vector_along_m(*tensors: kd.Tensor) -> int:
     return math.gcd(*widths) if contiguous else 1
 
 
-def launch(S: Any, D: Any) -> dict[str, Any]:
+def launch_tiled_copy(S: Any, D: Any) -> dict[str, Any]:
     """How to launch it for these matrices."""
     grid = -(-S.shape[0] // TILE_M), -(-S.shape[1] // TILE_N)
     return {"grid": grid, "block": THREADS, "args": (S, D)}
+
+
+def example_tiled_copy() -> dict[str, Any]:
+    """A launch for `kdsl inspect examples/porting/tiled_copy.py`."""
+    return launch_tiled_copy(*matrices(256, 100))
 
 
 def matrices(m: int, n: int, padding: int = 0, step: int = 1) -> tuple[Any, Any]:
@@ -68,7 +76,7 @@ def main() -> None:
     """Whole tiles, tiles that hang over, and elements that are no neighbours."""
     for shape in ((256, 128), (256, 100), (131, 67), (100, 70, 4, 2)):
         source, target = matrices(*shape)
-        kd.simulate(tiled_copy, **launch(source, target))
+        kd.simulate(tiled_copy, **launch_tiled_copy(source, target))
         np.testing.assert_array_equal(source, target)
         print("copied", source.shape, source.strides)
 

@@ -31,13 +31,13 @@ def test_k_shorter_than_the_pipeline(execute: Executor, case: Case) -> None:
 
 
 @pytest.mark.parametrize(
-    "shape", [(256, 128), (256, 100), (131, 67), (100, 70, 4, 2)], ids=lambda s: "x".join(map(str, s))
+    "shape",
+    [(256, 128), (256, 100), (131, 67), (100, 70, 4, 2)],
+    ids=lambda s: "x".join(map(str, s)),
 )
-def test_tiled_copy_copies_all_and_nothing_else(
-    execute: Executor, shape: tuple[int, ...]
-) -> None:
+def test_tiled_copy_copies_all_and_nothing_else(execute: Executor, shape: tuple[int, ...]) -> None:
     """Whole tiles and tiles that hang over, neighbours and elements with gaps between them."""
     source, target = tiled_copy.matrices(*shape)
-    launch = tiled_copy.launch(source, target)
+    launch = tiled_copy.launch_tiled_copy(source, target)
     got = execute(tiled_copy.tiled_copy, launch["grid"], launch["block"], source, target)
     np.testing.assert_array_equal(got[1], source)
