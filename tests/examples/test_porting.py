@@ -7,7 +7,6 @@ import re
 from collections import Counter
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest

@@ -22,9 +22,9 @@ from pathlib import Path
 import numpy as np
 
 import kdsl_core as kd
-from kdsl_runtime.device_copy import DeviceCopy
 from kdsl_core.lang.arguments import bind
 from kdsl_core.ptx import emit
+from kdsl_runtime.device_copy import DeviceCopy
 from mutants.campaign import campaign, chosen
 from mutants.trial import Outcome, bench
 

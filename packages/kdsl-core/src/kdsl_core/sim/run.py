@@ -185,7 +185,9 @@ class _Launch:
         batch = self.reporter.batch
         buffers = {buffer.name: buffer for buffer in self.store.buffers}
         instructions = self.program.instructions
-        return batch and Writers(self.kernel, instructions, self.memory, buffers, batch)
+        if batch is None:
+            return None
+        return Writers(self.kernel, instructions, self.memory, buffers, batch)
 
     def batches(self, rng: np.random.Generator | None) -> list[Array]:
         """Linear block numbers, a batch at a time."""

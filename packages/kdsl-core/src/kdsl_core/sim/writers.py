@@ -12,7 +12,7 @@ from kdsl_core.ir.flat import Instruction, loc_of
 from kdsl_core.ir.protocols import Array
 from kdsl_core.loc import Loc
 from kdsl_core.sim.batch import Batch
-from kdsl_core.sim.entries import entry_pc, entry_thread
+from kdsl_core.sim.entries import AGENT, AGENT_SHIFT, entry_pc, entry_thread
 from kdsl_core.sim.global_access import GlobalAccess
 from kdsl_core.sim.memory import Buffer
 from kdsl_core.sim.parties import Party, party
@@ -49,10 +49,14 @@ class Writers:
         if found is None:
             return np.full(self.buffers[name].array.shape, -1)
         entry, cluster, _ = found
-        rank = entry_thread(entry)[0] // self.batch.warps_per_block
-        x, y, z = self.batch.coordinate_in_cluster(cluster, rank)
+        numbers = np.full(cluster.shape, -1)
         width, height, _ = self.batch.grid
-        return np.where(cluster < 0, -1, x + width * (y + height * z))
+        warps = np.where(cluster < 0, -1, cluster << 10 | entry >> AGENT_SHIFT & AGENT)
+        for pair in np.unique(warps[warps >= 0]).tolist():
+            first, rank = pair >> 10, (pair & AGENT) // self.batch.warps_per_block
+            x, y, z = self.batch.coordinate_in_cluster(first, rank)
+            numbers[warps == pair] = x + width * (y + height * z)
+        return numbers
 
     def of(self, name: str, coordinate: tuple[int, ...]) -> Writer | None:
         """Who wrote an element; None where nobody did."""

@@ -17,7 +17,7 @@ from kdsl_runtime.compare.recording import Array, Recording
 from kdsl_runtime.compare.runs import Runs
 from kdsl_runtime.compare.tiles import Tiles
 
-_OF_ORDER = ("race", "inflight", "uninit", "proxy", "exited")
+_OF_ORDER = {"race", "inflight", "uninit", "proxy", "exited"}  # hazards that are races
 
 
 def compare(
@@ -44,46 +44,46 @@ class _Comparer:
     def finding(self, name: str) -> Finding:
         """What is to be said of one output."""
         want, ours = self.recording.outputs[name][0], self.runs.of(name)
-        allowed = "bit by bit" if self.tolerance is None else f"by more than {self.tolerance}"
-        common = {"name": name, "dtype": str(want.dtype), "size": want.size, "allowed": allowed}
+        allowed = "bit by bit" if self.tolerance is None else f"within {self.tolerance}"
+        nothing = Finding(name, str(want.dtype), "no run", want.size, want.size, allowed, Kind.RACE)
         if not ours:
-            reasons = ("the simulator could not finish the kernel",)
-            return Finding(**common, run="no run", count=want.size, kind=Kind.RACE, reasons=reasons)
+            return replace(nothing, reasons=("the simulator could not finish the kernel",))
         for run in ours:
             self._check(name, ours[run], want)
         differ = {run: self._differ(got, want) for run, got in ours.items()}
         run = next((run for run, wrong in differ.items() if wrong.any()), next(iter(ours)))
         got, wrong = ours[run], differ[run]
-        found = Finding(**common, run=run, count=int(wrong.sum()), kind=Kind.EQUAL)
-        unsteady = tuple(self._unsteady(name, ours))
+        found = replace(nothing, run=run, count=int(wrong.sum()), kind=Kind.EQUAL)
+        unsteady = self._unsteady(name, ours)
         if not wrong.any():
-            return replace(found, kind=Kind.RACE, reasons=unsteady) if unsteady else found
+            return replace(found, kind=unsteady.kind, reasons=unsteady.reasons)
         tiles = self._tiles(name, want)
         before = self.recording.arguments[name]
         product = product_of(self.kernel.signature, self.recording.arguments, name)
         said = diagnosed(Case(got, want, before, wrong, tiles, product))
-        if unsteady:
-            said = Diagnosis(Kind.RACE, unsteady)
+        if unsteady.kind is not Kind.EQUAL:
+            said = unsteady
         at = tuple(np.argwhere(wrong)[0].tolist())
-        writer = self.runs.writers and self.runs.writers.of(name, at)
+        writer = self.runs.writers.of(name, at) if self.runs.writers else None
         first = Element(at, _shown(got, at), _shown(want, at), tiles.of(at), writer, said.k)
         return replace(found, first=first, kind=said.kind, reasons=said.reasons)
 
-    def _unsteady(self, name: str, ours: Mapping[str, Array]) -> Iterator[str]:
-        """Sentences about results that depend on the run, and about hazards that make them."""
+    def _unsteady(self, name: str, ours: Mapping[str, Array]) -> Diagnosis:
+        """What hazards and results that depend on the run say; EQUAL where there are none."""
         recorded = {f"recording {i + 1}": x for i, x in enumerate(self.recording.outputs[name])}
-        for who, runs in (("this kernel's", ours), ("the recorded", recorded)):
-            (first, one), *others = runs.items()
-            for run, other in others:
-                differ = ~same_bits(one, other)
-                if differ.any():
-                    at = ", ".join(map(str, np.argwhere(differ)[0].tolist()))
-                    count = f"{int(differ.sum()):,} elements"
-                    yield f"{who} runs differ: {count} of {first} and {run}, {name}[{at}] first"
-        for hazard in self.runs.hazards:
-            if hazard.code in _OF_ORDER:
-                at = f" at {hazard.loc.short()}" if hazard.loc else ""
-                yield f"the simulator found a hazard{at}: {hazard.code}"
+        differ = [*_apart("this kernel's", name, ours), *_apart("the recorded", name, recorded)]
+        codes = {hazard.code for hazard in self.runs.hazards}
+        places = {
+            f"the simulator found a hazard{f' at {x.loc.short()}' if x.loc else ''}: {x.code}": x
+            for x in self.runs.hazards
+        }
+        if "oob" in codes:
+            kind = Kind.PREDICATE
+        elif differ or codes & _OF_ORDER:
+            kind = Kind.RACE
+        else:
+            kind = Kind.UNKNOWN if codes else Kind.EQUAL
+        return Diagnosis(kind, (*differ, *places))
 
     def _tiles(self, name: str, like: Array) -> Tiles:
         writers = self.runs.writers
@@ -108,6 +108,17 @@ class _Comparer:
                 code="K771",
                 fix="record the output in the type and shape that the kernel writes",
             )
+
+
+def _apart(who: str, name: str, runs: Mapping[str, Array]) -> Iterator[str]:
+    """Sentences about runs that differ from the first."""
+    (first, one), *others = runs.items()
+    for run, other in others:
+        differ = ~same_bits(one, other)
+        if differ.any():
+            at = ", ".join(map(str, np.argwhere(differ)[0].tolist()))
+            count = f"{int(differ.sum()):,} elements"
+            yield f"{who} runs differ: {count} of {first} and {run}, {name}[{at}] first"
 
 
 def _shown(array: Array, at: tuple[int, ...]) -> str:

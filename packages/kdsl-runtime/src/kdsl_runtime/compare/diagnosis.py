@@ -56,14 +56,19 @@ def _unwritten(case: Case) -> Diagnosis | None:
     """Elements that one of the two left as they were."""
     ours = case.wrong & (case.tiles.blocks < 0)
     theirs = case.wrong & same_bits(case.want, case.before) & (case.tiles.blocks >= 0)
-    for lost, who in ((ours, "this kernel never writes"), (theirs, "the recorded one left as it was")):
+    for lost, who in (
+        (ours, "this kernel never writes"),
+        (theirs, "the recorded one left as it was"),
+    ):
         if not lost.any() or lost.sum() < case.wrong.sum():
             continue
         whole = case.tiles.whole(lost)
         if whole is None:
             text = f"{who} {_region(lost)}, a part of a tile"
             return Diagnosis(Kind.PREDICATE, (text, "compare the predicates at the edges"))
-        return Diagnosis(Kind.TILE, (f"{who} {whole} whole tile{'s' * (whole > 1)}: {_region(lost)}",))
+        return Diagnosis(
+            Kind.TILE, (f"{who} {whole} whole tile{'s' * (whole > 1)}: {_region(lost)}",)
+        )
     return None
 
 
@@ -99,13 +104,16 @@ def _lacking(case: Case) -> Diagnosis | None:
     if not parts:
         return None
     exact = exact_sums(case.product, case.at)
-    apart = [np.nansum((x[tuple(case.at.T)].astype(np.float64) - exact) ** 2) for x in (case.got, case.want)]
+    apart = [
+        np.nansum((x[tuple(case.at.T)].astype(np.float64) - exact) ** 2)
+        for x in (case.got, case.want)
+    ]
     mine = apart[0] >= apart[1]  # whose sums are the worse ones
     who, reasons = ("this kernel" if mine else "the recorded one"), []
     for part in parts:
-        lacks = (part.times > 0) == mine
-        how = "leaves out" if lacks else "adds once more" if abs(part.times) == 1 else "adds again"
-        reasons.append(f"{who} {how} {part}")
+        lacks, count = (part.times > 0) == mine, abs(part.times)
+        often = f"{count} time{'s' * (count > 1)} too often"
+        reasons.append(f"{who} leaves out {part}" if lacks else f"{who} adds {part} {often}")
     depth, last = case.product.a.shape[1], parts[-1]
     rest = last.end - last.begin if last.end == depth else 0
     kind = Kind.PREDICATE if rest % _TILE else Kind.TILE
@@ -146,7 +154,7 @@ def _ways(case: Case) -> dict[str, Way | None]:
 def exact_sums(product: Product, at: Array) -> Array:
     """The sums at elements (S, 2), as float64 has them."""
     a, b = product.rows(at)
-    return np.einsum("sk,sk->s", a.astype(np.float64), b.astype(np.float64))
+    return np.asarray(np.einsum("sk,sk->s", a.astype(np.float64), b.astype(np.float64)))
 
 
 def same_bits(x: Array, y: Array) -> Array:
@@ -157,7 +165,8 @@ def same_bits(x: Array, y: Array) -> Array:
 
 def bits_of(array: Array) -> Array:
     """The elements as unsigned integers."""
-    return array.astype(array.dtype, copy=False).view(f"u{array.dtype.itemsize}")
+    bits: Array = array.view(f"u{array.dtype.itemsize}")
+    return bits
 
 
 def tile_slices(tile: Tile) -> tuple[slice, ...]:

@@ -72,7 +72,7 @@ class Element:
                 "shape": list(self.tile.shape),
             },
             "warp": who and who.warp, "lane": who and who.lane,
-            "register": self.writer and self.writer.register or None,
+            "register": (self.writer and self.writer.register) or None,
             "line": loc and loc.short(), "k": self.k and list(self.k),
         }  # fmt: skip
 
@@ -81,7 +81,7 @@ class Element:
 class Finding:
     """One output of one run against what was recorded.
 
-    `count` of `size` elements differ, by more than `allowed` ("bit by bit" without a tolerance).
+    `count` of `size` elements are not equal "bit by bit", or within what `allowed` says.
     """
 
     name: str
@@ -105,9 +105,9 @@ class Finding:
     def __str__(self) -> str:
         head = f"{self.name} ({self.dtype}), {self.run}: "
         if not self.count:
-            lines = [f"{head}all {self.size:,} elements are equal, {self.allowed}"]
+            lines = [f"{head}all {self.size:,} elements are equal ({self.allowed})"]
         else:
-            lines = [f"{head}{self.count:,} of {self.size:,} elements differ, {self.allowed}"]
+            lines = [f"{head}{self.count:,} of {self.size:,} elements differ ({self.allowed})"]
         lines += self._first()
         if self.kind is not Kind.EQUAL:
             lines.append(f"  looks like {self.kind.words}")

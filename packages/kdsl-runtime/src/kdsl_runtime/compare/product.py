@@ -12,6 +12,7 @@ import numpy as np
 from kdsl_core.lang.signature import Signature
 from kdsl_runtime.compare.recording import Array
 
+_WIDTHS = (8, 16, 32, 64, 128, 256, 4, 2, 1)  # of a step of K, the likely ones first
 _STEPS = 512  # unknowns of a fit
 _SAMPLES = 4  # differing elements for each unknown
 _SURE = 0.2  # how far a coefficient may be from a whole number
@@ -65,13 +66,21 @@ def left_out(product: Product, got: Array, want: Array, at: Array) -> list[LeftO
     a fit of the contributions of all steps must give whole numbers.
     """
     depth = product.a.shape[1]
-    at = at[np.isfinite(got[*at.T].astype(np.float64)) & np.isfinite(want[*at.T].astype(np.float64))]
-    at = at[np.linspace(0, len(at) - 1, min(len(at), _SAMPLES * _STEPS)).astype(int)] if len(at) else at
-    for width in (8, 16, 32, 64, 128, 256):
+    at = at[
+        np.isfinite(got[*at.T].astype(np.float64)) & np.isfinite(want[*at.T].astype(np.float64))
+    ]
+    at = (
+        at[np.linspace(0, len(at) - 1, min(len(at), _SAMPLES * _STEPS)).astype(int)]
+        if len(at)
+        else at
+    )
+    for width in _WIDTHS:
         steps = -(-depth // width)
         if steps > _STEPS or steps * _SAMPLES > len(at):
             continue
-        whole = _fit(product, (want[*at.T].astype(np.float64) - got[*at.T].astype(np.float64)), at, width)
+        whole = _fit(
+            product, (want[*at.T].astype(np.float64) - got[*at.T].astype(np.float64)), at, width
+        )
         if whole is not None:
             return _merged(whole, width, depth)
     return []
@@ -81,7 +90,10 @@ def _fit(product: Product, apart: Array, at: Array, width: int) -> Array | None:
     """How often each step of K explains differences (S,); None where whole numbers do not."""
     a, b = (x.astype(np.float64) for x in product.rows(at))
     shares = np.add.reduceat(a * b, np.arange(0, a.shape[1], width), axis=1)
-    found, *_ = np.linalg.lstsq(shares, apart, rcond=None)
+    try:
+        found = np.linalg.solve(shares.T @ shares, shares.T @ apart)
+    except np.linalg.LinAlgError:  # steps that contribute nothing, or the same
+        return None
     whole = np.rint(found)
     rest = apart - shares @ whole
     sure = (np.abs(found - whole) < _SURE).all() and whole.any()

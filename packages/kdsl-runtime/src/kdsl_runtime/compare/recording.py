@@ -58,7 +58,9 @@ def read(path: Path, kernel: KernelFunction) -> Recording:
 def unwritten(like: Array) -> Array:
     """An array of this shape, type and order of modes in which nothing has been written yet."""
     exact = like.dtype.kind in "iub"
-    return np.full_like(like, like.dtype.type(-1 if like.dtype.kind == "i" else 1) if exact else np.nan)
+    return np.full_like(
+        like, like.dtype.type(-1 if like.dtype.kind == "i" else 1) if exact else np.nan
+    )
 
 
 def _arrays(path: Path) -> list[tuple[str, Array]]:

@@ -72,10 +72,9 @@ def on_gpu(kernel: KernelFunction, stated: Stated, recording: Recording, count: 
     for number in range(count):
         launch = stated(recording.arguments)
         held = {id(x): DeviceCopy(x) for x in _arrays(launch)}
-        place = lambda x, held=held: held.get(id(x), x)
         sizes = {key: launch[key] for key in ("grid", "block", "cluster") if key in launch}
-        kwargs = {name: place(value) for name, value in launch.get("kwargs", {}).items()}
-        kernel.configure(**sizes)(*map(place, launch["args"]), **kwargs)
+        kwargs = {name: held.get(id(x), x) for name, x in launch.get("kwargs", {}).items()}
+        kernel.configure(**sizes)(*[held.get(id(x), x) for x in launch["args"]], **kwargs)
         outputs[f"launch {number + 1}"] = {
             name: held[id(recording.arguments[name])].read() for name in recording.outputs
         }

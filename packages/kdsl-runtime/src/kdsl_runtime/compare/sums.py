@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -28,7 +28,7 @@ class Way:
     partials: Callable[[Array, Array], Partials]
     ascending: bool = True
 
-    def total(self, a: Array, b: Array, dtype: np.dtype) -> Array:  # type: ignore[type-arg]
+    def total(self, a: Array, b: Array, dtype: np.dtype[Any]) -> Array:
         """The sums, rounded to a type."""
         *_, last = self.partials(a, b)
         return np.asarray(last.astype(dtype))
@@ -58,7 +58,7 @@ def first_parting(one: Way, other: Way, a: Array, b: Array) -> tuple[int, int] |
     return (int(apart[0]) * step, int(apart[0] + 1) * step) if apart.size else None
 
 
-def ways_of(dtype: np.dtype) -> list[Way]:  # type: ignore[type-arg]
+def ways_of(dtype: np.dtype[Any]) -> list[Way]:
     """Ways to sum products of operands of a type, the usual ones first."""
     base = [*_tensor_ways(dtype)]
     if dtype.itemsize > 1:
@@ -77,7 +77,7 @@ def ways_of(dtype: np.dtype) -> list[Way]:  # type: ignore[type-arg]
     return [*base, *turned, *split, exact]
 
 
-def _tensor_ways(dtype: np.dtype) -> Iterator[Way]:  # type: ignore[type-arg]
+def _tensor_ways(dtype: np.dtype[Any]) -> Iterator[Way]:
     depth = 32 // dtype.itemsize
     kinds = [(np.float32, "f32")] + [(np.float16, "f16")] * (dtype == np.float16)
     for kind, name in kinds:
@@ -87,7 +87,7 @@ def _tensor_ways(dtype: np.dtype) -> Iterator[Way]:  # type: ignore[type-arg]
 
 
 def _tensor(kind: type, step: int, a: Array, b: Array) -> Partials:
-    total = np.zeros((len(a), 1, 1), kind)
+    total: Array = np.zeros((len(a), 1, 1), kind)
     for k in range(0, a.shape[1], step):
         x, y = (operand[:, None, k : k + step] for operand in (a, b))
         total = multiply_accumulate(x, y, total)
