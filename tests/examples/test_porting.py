@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import kdsl_core as kd
+from house.census import ROOT
 from porting import NAMES, Case, tiled_copy
 
 CUTE = Path(__file__).parents[1] / "golden" / "porting" / "cute_layouts.txt"
@@ -91,3 +92,20 @@ def test_layouts_are_cutes(kernel: str, majors: str, capsys: pytest.CaptureFixtu
     kinds = Counter(relation(name, ours[name], cute[name]) for name in ours)
     other = {k: count for k, count in kinds.items() if k != "form"}
     assert other == OTHER.get((kernel, majors), {})
+
+
+def test_concepts_have_every_word_of_cute() -> None:
+    """Each public function of CuTe's headers stands in the tables, between backticks."""
+    page = (ROOT / "docs" / "concepts.md").read_text(encoding="utf-8")
+    named = {word for text in re.findall(r"`([^`]+)`", page) for word in re.findall(r"\w+", text)}
+    words = CUTE.with_name("cute_words.txt").read_text().split()
+    assert len(words) > 150
+    assert [word for word in words if word not in named] == []
+
+
+def test_rows_of_concepts_have_a_kind() -> None:
+    """Every row says same, renamed, different, not needed or not there."""
+    page = (ROOT / "docs" / "concepts.md").read_text(encoding="utf-8")
+    rows = [row.split(" | ") for row in page.splitlines() if re.match(r"\| `", row)]
+    kinds = Counter(row[1] for row in rows if len(row) == 4)
+    assert kinds.keys() == {"same", "renamed", "different", "not needed", "not there"}
