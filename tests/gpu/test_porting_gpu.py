@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from execution import Executor
-from porting import RECORDED, SHORT, Case, modelled, recorded, tiled_copy
+from kdsl_runtime.cli import main
+from porting import NAMES, RECORDED, SHORT, Case, modelled, recorded, tiled_copy
+from scripts import EXAMPLES
 
 
 def multiplied(execute: Executor, case: Case) -> np.ndarray:
@@ -41,3 +46,15 @@ def test_tiled_copy_copies_all_and_nothing_else(execute: Executor, shape: tuple[
     launch = tiled_copy.launch_tiled_copy(source, target)
     got = execute(tiled_copy.tiled_copy, launch["grid"], launch["block"], source, target)
     np.testing.assert_array_equal(got[1], source)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("port", NAMES)
+def test_kdsl_compare_runs_on_the_gpu(port: str, tmp_path: Path) -> None:
+    """`--on gpu`: five launches with the recorded bits."""
+    case = Case(port, "NT", 256, 256, 192)
+    a, b, _ = case.arrays
+    np.savez(tmp_path / "run.npz", **{"A": a, "B": b, "C.out": recorded(case)})
+    files = [str(tmp_path / "run.npz"), str(EXAMPLES / "porting" / f"{port}.py")]
+    said = CliRunner().invoke(main, ["compare", *files, "--on", "gpu", "--runs", "5"])
+    assert said.exit_code == 0 and "launch 1: all 65,536 elements are equal" in said.output

@@ -14,12 +14,16 @@ from click.testing import CliRunner
 from kdsl_runtime.cli import main
 from kdsl_runtime.compare.product import Product, left_out
 from kdsl_runtime.compare.sums import first_parting, way_of, ways_of
-from porting import Case, modelled, tiled_copy
+from porting import Case, modelled, recorded, tiled_copy
 from scripts import EXAMPLES
 
 PORTING = EXAMPLES / "porting"
 EQUAL, ORDER, PREDICATE, TILE, RACE, UNKNOWN = 0, 3, 4, 5, 6, 7
 Edit = tuple[str, str]
+IN_F32 = (
+    ("F16F16F16F16_TN", "F32F16F16F32_TN"),
+    ("kd.copy(tCrC, tCgC)", "for i in range(kd.size(tCrC)):\n        tCgC[i] = tCrC[i].to(kd.f16)"),
+)
 SYNC = "    kd.sync_threads()\n    read(0, 0)", "    read(0, 0)"
 SWAPPED = "gC = kd.local_tile(C, (TILE_M, TILE_N), (m, n))", "(TILE_M, TILE_N), (n, m))"
 
@@ -73,7 +77,7 @@ def test_equal_bits_are_told(tmp_path: Path) -> None:
          TILE, "leaves out k = 11 … 11"),
         ("sgemm", [SWAPPED], TILE, "holds what belongs to that of block"),
         ("hgemm_sm80", [SYNC], RACE, "this kernel's runs differ"),
-        ("hgemm_sm90", [("kd.fence_proxy_async()", "pass")], RACE, "hazard at hgemm_sm90.py"),
+        ("hgemm_sm90", [("kd.fence_proxy_async()", "pass")], RACE, ": proxy"),
         ("hgemm_sm90_tma", [("full[stage].wait(turn % 2)", "pass")], RACE, "inflight"),
         ("hgemm_sm90_tma", [("read.init()", "pass")], UNKNOWN, "barrier"),
     ],
@@ -92,12 +96,7 @@ def test_what_a_wrong_port_looks_like(
 
 def test_f32_accumulators_are_another_order(tmp_path: Path) -> None:
     """Both ways to sum are named, and the step of K behind which they part."""
-    path = changed(
-        tmp_path, "hgemm_sm80",
-        ("F16F16F16F16_TN", "F32F16F16F32_TN"),
-        ("kd.copy(tCrC, tCgC)",
-         "for i in range(kd.size(tCrC)):\n        tCgC[i] = tCrC[i].to(kd.f16)"),
-    )  # fmt: skip
+    path = changed(tmp_path, "hgemm_sm80", *IN_F32)
     run = recording(tmp_path, Case("hgemm_sm80", "NT", 128, 128, 64))
     found = json.loads(compared(run, path, "--format", "json", code=ORDER))["outputs"][0]
     assert found["reasons"][1:] == [
@@ -112,6 +111,17 @@ def test_f32_accumulators_are_another_order(tmp_path: Path) -> None:
     assert begin % 16 == 0 and end == begin + 16 <= 64
     assert "equal (within" in compared(run, path, "--atol", "0.25", code=EQUAL)
     assert "differ (within" in compared(run, path, "--rtol", "1e-9", code=ORDER)
+
+
+def test_the_answer_of_the_page_is_what_is_said(tmp_path: Path) -> None:
+    """docs/porting.md quotes the command word for word."""
+    case = Case("hgemm_sm80", "TN", 256, 256, 192)
+    a, b, _ = case.arrays
+    np.savez(tmp_path / "run.npz", **{"A": a, "B": b, "C.out": recorded(case)})
+    path = changed(tmp_path, "hgemm_sm80", *IN_F32)
+    said = compared(tmp_path / "run.npz", path, "--runs", "1", code=ORDER)
+    page = (PORTING.parents[1] / "docs" / "porting.md").read_text(encoding="utf-8")
+    assert said.partition("\n\n")[2] in page
 
 
 def thread_of(row: int, column: int) -> tuple[int, int]:
