@@ -185,23 +185,29 @@ class GlobalAccess:
         whole = written[place[..., None] + np.arange(buffer.array.itemsize)].all(axis=-1)
         return np.argwhere(~whole)
 
-    def last_writes(self, buffer: Buffer) -> tuple[Array, Array, Array] | None:
-        """Of each element (its modes): the entry of its last write, the writer's cluster, −1 where
+    def last_writes(
+        self, buffer: Buffer, coordinate: tuple[int, ...] | None = None
+    ) -> tuple[Array, Array, Array] | None:
+        """Of each element, or of one: the entry of its last write, the writer's cluster, −1 where
         nobody wrote, and its byte in the allocation; None when nothing was remembered.
         """
-        found = self._shadow_of(buffer)
+        found = self._shadow_of(buffer, coordinate)
         if found is None:
             return None
         shadow, place = found
         return *shadow.last_writes(place), place
 
-    def _shadow_of(self, buffer: Buffer) -> tuple[GlobalShadow, Array] | None:
-        """The shadow of a buffer that the kernel may write, and where in it each element is."""
+    def _shadow_of(
+        self, buffer: Buffer, coordinate: tuple[int, ...] | None = None
+    ) -> tuple[GlobalShadow, Array] | None:
+        """The shadow of a buffer that the kernel may write, and where in it elements are."""
         allocation = self._store.find(*buffer.span)
         shadow = self._shadows.get(id(allocation))
         if allocation is None or shadow is None or not buffer.array.size:
             return None
         place = np.array(buffer.address - allocation.origin)
+        if coordinate is not None:
+            return shadow, place + np.dot(coordinate, buffer.array.strides)
         for size, step in zip(buffer.array.shape, buffer.array.strides, strict=True):
             place = place[..., None] + np.arange(size) * step
         return shadow, place

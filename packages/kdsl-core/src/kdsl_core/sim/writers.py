@@ -49,21 +49,27 @@ class Writers:
         if found is None:
             return np.full(self.buffers[name].array.shape, -1)
         entry, cluster, _ = found
-        numbers = np.full(cluster.shape, -1)
+        warps = np.where(
+            cluster < 0, -1, cluster.astype(np.int64) << 10 | entry >> AGENT_SHIFT & AGENT
+        )
+        kinds, which = np.unique(warps, return_inverse=True)
+        return np.array([*map(self._block, kinds.tolist())])[which.reshape(warps.shape)]
+
+    def _block(self, warp: int) -> int:
+        """The linear number of the block of a warp, from its cluster's first block and agent."""
+        if warp < 0:
+            return -1
+        rank = (warp & AGENT) // self.batch.warps_per_block
+        x, y, z = self.batch.coordinate_in_cluster(warp >> 10, rank)
         width, height, _ = self.batch.grid
-        warps = np.where(cluster < 0, -1, cluster << 10 | entry >> AGENT_SHIFT & AGENT)
-        for pair in np.unique(warps[warps >= 0]).tolist():
-            first, rank = pair >> 10, (pair & AGENT) // self.batch.warps_per_block
-            x, y, z = self.batch.coordinate_in_cluster(first, rank)
-            numbers[warps == pair] = x + width * (y + height * z)
-        return numbers
+        return x + width * (y + height * z)
 
     def of(self, name: str, coordinate: tuple[int, ...]) -> Writer | None:
         """Who wrote an element; None where nobody did."""
-        found = self.memory.last_writes(self.buffers[name])
-        if found is None or found[1][coordinate] < 0:
+        found = self.memory.last_writes(self.buffers[name], coordinate)
+        if found is None or found[1] < 0:
             return None
-        entry, cluster, place = (int(values[coordinate]) for values in found)
+        entry, cluster, place = map(int, found)
         instruction = self.instructions[int(entry_pc(np.array(entry)))]
         warp, lane = entry_thread(entry)
         loc = loc_of(instruction)

@@ -14,6 +14,7 @@ from kdsl_runtime.compare.recording import Array
 
 Partials: TypeAlias = Iterator[Array]
 _SPLITS = (2, 4, 8)
+_CHUNKS = (32, 64, 128)
 
 
 @dataclass(frozen=True)
@@ -73,8 +74,13 @@ def ways_of(dtype: np.dtype[Any]) -> list[Way]:
             partial(_split, way, count), False)
         for way in base for count in _SPLITS
     ]  # fmt: skip
+    promoted = [
+        Way(f"parts of {chunk} along K by {way.words}, added in f32", chunk,
+            partial(_promoted, way, chunk))
+        for way in base for chunk in _CHUNKS
+    ]  # fmt: skip
     exact = Way("exact sums, rounded once", 1, _exact)
-    return [*base, *turned, *split, exact]
+    return [*base, *turned, *promoted, *split, exact]
 
 
 def _tensor_ways(dtype: np.dtype[Any]) -> Iterator[Way]:
@@ -116,6 +122,14 @@ def _down(way: Way, a: Array, b: Array) -> Partials:
     order = np.arange(a.shape[1]).reshape(-1, way.step)[::-1].reshape(-1)
     *_, last = way.partials(a[:, order], b[:, order])
     yield last
+
+
+def _promoted(way: Way, chunk: int, a: Array, b: Array) -> Partials:
+    total = np.zeros(len(a), np.float32)
+    for k in range(0, a.shape[1], chunk):
+        *_, part = way.partials(a[:, k : k + chunk], b[:, k : k + chunk])
+        total = total + part.astype(np.float32)
+        yield total
 
 
 def _split(way: Way, count: int, a: Array, b: Array) -> Partials:
