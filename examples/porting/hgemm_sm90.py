@@ -121,7 +121,7 @@ def main() -> None:
         a, b, c = operands(128, 128, 128, majors, np.float16)
         kd.simulate(hgemm, **launch_hgemm(a, b, c))
         np.testing.assert_allclose(c, a.astype(np.float64) @ b.T, rtol=0.01, atol=0.2)
-        print(majors)
+        print(f"{majors}: C of {len(a)} × {len(b)} is right, and nothing raced")
 
 
 if __name__ == "__main__":
