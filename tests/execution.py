@@ -8,6 +8,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from kdsl_runtime.device_copy import DeviceCopy, stored_once
+
 Array: TypeAlias = np.ndarray[Any, Any]
 
 
@@ -62,44 +64,13 @@ def _copy(array: Any) -> Any:
     """A copy with the same order of modes and the same broadcasts, or the number itself."""
     if not isinstance(array, np.ndarray):
         return array
-    stored = _stored(array)
+    stored = stored_once(array)
     order = np.argsort([-abs(step) for step in stored.strides], kind="stable")
     dense = np.ascontiguousarray(stored.transpose(order)).copy().transpose(np.argsort(order))
     return dense if stored.shape == array.shape else np.broadcast_to(dense, array.shape)
 
 
-def _stored(array: Array) -> Array:
-    """One element of each mode that is broadcast, all of the others."""
-    return array[tuple(slice(1) if step == 0 else slice(None) for step in array.strides)]
-
-
-class Strided:
-    """A copy of an array on the GPU with the same order of modes and the same broadcasts."""
-
-    def __init__(self, array: Array) -> None:
-        from kdsl_runtime.device_array import to_device
-
-        stored = _stored(array)
-        self.shape = array.shape
-        self.order = list(np.argsort([-abs(step) for step in stored.strides], kind="stable"))
-        self.back = [int(axis) for axis in np.argsort(self.order)]
-        self.base = to_device(np.ascontiguousarray(stored.transpose(self.order)))
-
-    def __kdsl_array__(self) -> Any:
-        from dataclasses import replace
-
-        info = self.base.__kdsl_array__()
-        here = [(info.shape[axis], info.strides[axis]) for axis in self.back]
-        wanted = zip(self.shape, here, strict=True)
-        strides = tuple(step if size == extent else 0 for extent, (size, step) in wanted)
-        return replace(info, shape=self.shape, strides=strides)
-
-    def read(self) -> Array:
-        """The array, back on the host."""
-        return np.broadcast_to(self.base.read().transpose(self.back), self.shape)
-
-
 def _on_gpu(action: Callable[..., Any], arrays: Sequence[Any]) -> list[Any]:
-    held = [Strided(array) if isinstance(array, np.ndarray) else array for array in arrays]
+    held = [DeviceCopy(array) if isinstance(array, np.ndarray) else array for array in arrays]
     action(*held)
-    return [item.read() if isinstance(item, Strided) else item for item in held]
+    return [item.read() if isinstance(item, DeviceCopy) else item for item in held]

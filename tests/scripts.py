@@ -1,4 +1,4 @@
-"""Scripts of `benchmarks/`, which import each other by their bare names."""
+"""Scripts of `benchmarks/` and `examples/`, which import each other by their bare names."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
-FOLDER = Path(__file__).parents[1] / "benchmarks"
+BENCHMARKS, EXAMPLES = (Path(__file__).parents[1] / name for name in ("benchmarks", "examples"))
 
 
 @contextmanager
-def scripts(folder: str, *names: str) -> Iterator[SimpleNamespace]:
-    """The scripts of a folder below `benchmarks/` as modules."""
-    path, before = str(FOLDER / folder), set(sys.modules)
+def scripts(folder: str, *names: str, root: Path = BENCHMARKS) -> Iterator[SimpleNamespace]:
+    """The scripts of a folder below `root` as modules."""
+    path, before = str(root / folder), set(sys.modules)
     sys.path.insert(0, path)
     try:
         yield SimpleNamespace(**{name: importlib.import_module(name) for name in names})

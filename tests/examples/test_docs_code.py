@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import re
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 import kdsl_core as kd
 from house.census import ROOT, short
 from house.test_docs import pages
+from scripts import EXAMPLES, scripts
 
 FENCE = re.compile(
     r"^(?P<mark><!-- not run -->\n+)?^```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL
@@ -57,7 +59,9 @@ def run(name: str, parts: list[str]) -> dict[str, Any]:
 def test_code_of_a_page_runs(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every block that is not marked as a sketch runs after those above it."""
     parts = blocks(page.read_text(encoding="utf-8"))
-    with tempfile.TemporaryDirectory() as folder:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    with tempfile.TemporaryDirectory() as folder, scripts("porting", root=EXAMPLES):
         monkeypatch.setenv("KDSL_CACHE_DIR", str(Path(folder) / "cache"))
         run(str(page), parts)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from house.census import SOURCES, short
+from house.census import ROOT, SOURCES, short
 from house.test_docs import pages
 from kdsl_runtime.toolchain import find_toolchain
 
@@ -34,6 +34,8 @@ def test_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
     write_program(programs / "kdsl", "-m kdsl_runtime.cli")
     write_program(programs / "python", "")
     work.mkdir()
+    for folder in ("examples", "tests"):  # pages are typed at the root of the repository
+        (work / folder).symlink_to(ROOT / folder)
     env = {
         **os.environ,
         "PATH": os.pathsep.join([str(programs), str(ptxas.parent), os.environ["PATH"]]),

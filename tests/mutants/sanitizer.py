@@ -22,9 +22,9 @@ from pathlib import Path
 import numpy as np
 
 import kdsl_core as kd
-from execution import Strided
 from kdsl_core.lang.arguments import bind
 from kdsl_core.ptx import emit
+from kdsl_runtime.device_copy import DeviceCopy
 from mutants.campaign import campaign, chosen
 from mutants.trial import Outcome, bench
 
@@ -57,12 +57,12 @@ def launch(name: str, number: int) -> None:
     if number != UNCHANGED:
         mutant = list(place.mutants())[number]
         traced = place.traced_as(mutant.apply(traced.kernel))
-    arrays = [Strided(x) if isinstance(x, np.ndarray) else x for x in place.launch.args()]
+    arrays = [DeviceCopy(x) if isinstance(x, np.ndarray) else x for x in place.launch.args()]
     bound = bind(place.launch.kernel.signature, arrays, place.launch.statics)
     loaded = load(emit(traced.kernel, kd.target_of(TARGET)))
     block = traced.kernel.block_dim
     loaded.launch(place.grid, block, traced.values(bound), cluster=place.cluster)
-    next(x for x in arrays if isinstance(x, Strided)).read()  # waits
+    next(x for x in arrays if isinstance(x, DeviceCopy)).read()  # waits
 
 
 def runnable(each: int, sample: int, processes: int) -> Iterator[Outcome]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import kdsl_runtime
-from kdsl_runtime import cli_cache, cli_export, cli_manifest, cli_pins, cli_tune
+from kdsl_runtime import cli_cache, cli_compare, cli_export, cli_manifest, cli_pins, cli_tune
 from kdsl_runtime.cli_report import console, reported
 from kdsl_runtime.inspect_options import inspect_options, launch_options
 
@@ -27,7 +27,7 @@ def main() -> None:
     """Kernels in Python: what works here, and what was built."""
 
 
-for topic in (cli_cache, cli_manifest, cli_pins, cli_export, cli_tune):
+for topic in (cli_cache, cli_manifest, cli_pins, cli_export, cli_tune, cli_compare):
     for command in topic.COMMANDS:
         main.add_command(command)
 

@@ -19,6 +19,7 @@ from kdsl_core.lang.kernel import KernelFunction
 
 _ARRAY = re.compile(r"(\w+)\[([\d\s,]+)\]")
 _EXAMPLE = "example_"
+_LAUNCH = "launch_"
 
 
 def load(path: Path) -> ModuleType:
@@ -84,6 +85,35 @@ def launch_of(
             code="K752",
             fix=f"pass --grid, --block and a --spec for each argument, or write a function "
             f"{_EXAMPLE}{kernel.__name__}() that returns dict(grid=…, block=…, args=(…))",
+        )
+    return launch
+
+
+def launch_for(
+    module: ModuleType,
+    kernel: KernelFunction,
+    given: Mapping[str, Any],
+    statics: Mapping[str, Any],
+    arguments: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The keyword arguments of `kd.simulate` for a launch on these arguments.
+
+    They are those that the file's function `launch_KERNEL(**arguments)` returns, replaced by what
+    was `given` (grid, block, cluster) and by `statics`.
+
+    Raises: ArgumentError K752 when grid or block are not known.
+    """
+    make = getattr(module, _LAUNCH + kernel.__name__, None)
+    launch: dict[str, Any] = dict(make(**arguments)) if make else {"args": (), "kwargs": arguments}
+    launch.update({name: value for name, value in given.items() if value is not None})
+    launch["kwargs"] = {**launch.get("kwargs", {}), **statics}
+    missing = [name for name in ("grid", "block") if name not in launch]
+    if missing:
+        raise ArgumentError(
+            f"{kernel.__name__}: {' and '.join(missing)} of a launch are not known",
+            code="K752",
+            fix=f"pass --grid and --block, or write a function {_LAUNCH}{kernel.__name__}"
+            f"({', '.join(arguments)}) that returns dict(grid=…, block=…, args=(…))",
         )
     return launch
 

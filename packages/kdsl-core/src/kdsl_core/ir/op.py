@@ -92,6 +92,14 @@ class Op:
         """Whether it replaces a part of a register whose other parts may be undefined so far."""
         return False
 
+    def origins(self, byte: int) -> Iterator[tuple[Operand, int]]:
+        """Operands that byte `byte` of what it gives or writes comes from, and the byte of each.
+
+        The likeliest first; none where it comes from memory.
+        """
+        if self.effects is Effect.NONE:
+            yield from ((operand, 0) for operand in self.reads())
+
     # -- structure, the same for all ---------------------------------------------------------
     def reads(self) -> Iterator[Operand]:
         """Operands that it reads, in field order."""

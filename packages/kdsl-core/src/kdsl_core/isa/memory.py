@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kdsl_core.dtypes import DType, boolean, u32
@@ -176,6 +177,10 @@ class StoreOp(Op):
     @property
     def need(self) -> Need:
         return need_of_space(self.space)
+
+    def origins(self, byte: int) -> Iterator[tuple[Operand, int]]:
+        width = self.values[0].dtype.bytes
+        yield self.values[byte // width % len(self.values)], byte % width
 
     def verify(self) -> None:
         expect_address(self, self.space, self.address)

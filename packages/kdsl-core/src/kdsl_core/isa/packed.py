@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache, partial
 
 import numpy as np
@@ -25,6 +26,15 @@ class PackOp(InstructionOp):
     @property
     def fills_in(self) -> bool:
         return self.instruction.name.startswith("insert")
+
+    def origins(self, byte: int) -> Iterator[tuple[Operand, int]]:
+        name, (first, *more) = self.instruction.name, self.operands
+        if name.startswith("extract"):
+            yield first, int(name.removeprefix("extract")) * self.d.dtype.bytes + byte
+        elif more and not self.fills_in:  # several values beside each other
+            yield self.operands[byte * len(self.operands) // self.d.dtype.bytes], 0
+        else:
+            yield from super().origins(byte)
 
 
 def pack(b: Builder, parts: tuple[Operand, ...]) -> Operand:

@@ -150,11 +150,11 @@ def assign_word(variable: Var, word: Operand) -> None:
 
 
 def make_registers(dtype: DType, count: int, hint: str) -> Registers:
-    """Fresh, unwritten registers for `count` elements."""
+    """Fresh, unwritten registers for `count` elements, called acc[4] or, packed, acc[4:6]."""
     per = elements_per_register(dtype)
-    number = -(-count // per)
-    kind = register_type(dtype)
-    return Registers(tuple(builder().var(kind, hint) for _ in range(number)), dtype)
+    kind, var = register_type(dtype), builder().var
+    names = [f"{i}" if per == 1 else f"{i}:{i + per}" for i in range(0, count, per)]
+    return Registers(tuple(var(kind, f"{hint}[{name}]") for name in names), dtype)
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,6 +16,7 @@ from kdsl_core.errors import StagingError, TypeMismatch
 from kdsl_core.ir import Const, Operand
 from kdsl_core.isa import arith, compare, convert, division
 from kdsl_core.lang.tracer import builder
+from kdsl_core.layout import ScaledBasis
 from kdsl_core.loc import here
 
 Number: TypeAlias = "Scalar | int | float | bool"
@@ -103,6 +104,8 @@ class Scalar:
         return _add(_negated(self), other, 1)
 
     def __mul__(self, other: Number) -> Scalar:
+        if isinstance(other, ScaledBasis):
+            return NotImplemented  # the basis scales itself
         return _multiply(self, other)
 
     def __rmul__(self, other: Number) -> Scalar:

@@ -48,6 +48,7 @@ def simulate(
     numerics: str = "exact",
     profile: bool = True,
     footprint: bool = False,
+    writers: bool = False,
 ) -> Simulated:
     """Run a kernel on NumPy arrays, which it writes as a GPU would.
 
@@ -58,7 +59,8 @@ def simulate(
     outputs that nobody wrote as well, `on_hazard` "raise" or "collect",
     `order` "linear" or "shuffle" (blocks and warps in an order drawn from `seed`), `numerics`
     "exact" (the bits of the tensor core) or "fast". `profile` counts what the hardware would
-    count, `footprint` besides which sectors of global memory are touched at all.
+    count, `footprint` besides which sectors of global memory are touched at all. With `writers`,
+    `.writers.of("C", (3, 5))` says which thread wrote an element last, from which register.
 
     Raises: HazardError for the first hazard when `on_hazard` is "raise".
     """
@@ -73,6 +75,7 @@ def simulate(
         "numerics": numerics,
         "profile": profile,
         "footprint": footprint,
+        "writers": writers,
     }
     sizes = grid(*args, **(kwargs or {})) if callable(grid) else grid
     blocks = extent(sizes, "grid")

@@ -177,16 +177,40 @@ class GlobalAccess:
 
     def unwritten(self, buffer: Buffer) -> Array:
         """Coordinates (n, modes) of a buffer's elements that the launch has not written whole."""
-        low, high = buffer.span
-        allocation = self._store.find(low, high)
-        if allocation is None or not buffer.array.size:
+        found = self._shadow_of(buffer)
+        if found is None:
             return np.zeros((0, buffer.array.ndim), np.int64)
-        written = self._shadows[id(allocation)].written_bytes()
-        place = np.array(buffer.address - allocation.origin)
-        for size, step in zip(buffer.array.shape, buffer.array.strides, strict=True):
-            place = place[..., None] + np.arange(size) * step
+        shadow, place = found
+        written = shadow.written_bytes()
         whole = written[place[..., None] + np.arange(buffer.array.itemsize)].all(axis=-1)
         return np.argwhere(~whole)
+
+    def last_writes(
+        self, buffer: Buffer, coordinate: tuple[int, ...] | None = None
+    ) -> tuple[Array, Array, Array] | None:
+        """Of each element, or of one: the entry of its last write, the writer's cluster, −1 where
+        nobody wrote, and its byte in the allocation; None when nothing was remembered.
+        """
+        found = self._shadow_of(buffer, coordinate)
+        if found is None:
+            return None
+        shadow, place = found
+        return *shadow.last_writes(place), place
+
+    def _shadow_of(
+        self, buffer: Buffer, coordinate: tuple[int, ...] | None = None
+    ) -> tuple[GlobalShadow, Array] | None:
+        """The shadow of a buffer that the kernel may write, and where in it elements are."""
+        allocation = self._store.find(*buffer.span)
+        shadow = self._shadows.get(id(allocation))
+        if allocation is None or shadow is None or not buffer.array.size:
+            return None
+        place = np.array(buffer.address - allocation.origin)
+        if coordinate is not None:
+            return shadow, place + np.dot(coordinate, buffer.array.strides)
+        for size, step in zip(buffer.array.shape, buffer.array.strides, strict=True):
+            place = place[..., None] + np.arange(size) * step
+        return shadow, place
 
     def _of_other_value(self, access: Access, within: Conflict, stays: Array) -> Conflict:
         """Leave out lanes of one warp that wrote the same value at once: no order can differ."""

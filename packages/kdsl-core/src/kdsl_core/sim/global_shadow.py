@@ -91,6 +91,11 @@ class GlobalShadow:
         """Which bytes somebody wrote, bool (bytes,)."""
         return np.repeat(self._writer_cluster != 0, self._granules.bytes)
 
+    def last_writes(self, place: Array) -> tuple[Array, Array]:
+        """The entries of the last writes at some bytes, and their clusters, −1 for nobody."""
+        at = place // self._granules.bytes
+        return self._writer[at], self._writer_cluster[at] - 1
+
     def read(
         self,
         clocks: Clocks,

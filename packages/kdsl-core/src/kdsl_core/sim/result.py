@@ -10,13 +10,15 @@ from typing import Any, Self
 from kdsl_core.sim.allowances import Allowance
 from kdsl_core.sim.hazards import Hazard
 from kdsl_core.sim.profile import Profile
+from kdsl_core.sim.writers import Writers
 
 
 @dataclass(frozen=True, eq=False)
 class Result:
     """The hazards of a run, those that the author allows apart, and its counters.
 
-    `launch` says what ran, `written` names the tensors that the kernel may write.
+    `launch` says what ran, `written` names the tensors that the kernel may write, `writers` knows
+    who wrote their elements, where that was asked for.
     """
 
     launch: str
@@ -24,6 +26,7 @@ class Result:
     hazards: tuple[Hazard, ...]
     allowed: tuple[Hazard, ...]
     profile: Profile
+    writers: Writers | None
     _unused: Callable[[], Sequence[Allowance]]
 
     @cached_property
@@ -40,6 +43,7 @@ class Result:
             hazards=(*self.hazards, *later.hazards),
             allowed=(*self.allowed, *later.allowed),
             profile=self.profile + later.profile,
+            writers=None,
             _unused=lambda: (*self._unused(), *later._unused()),
         )
 

@@ -28,6 +28,7 @@ from kdsl_core.sim.registers import warp_bytes
 from kdsl_core.sim.reporting import Reporter
 from kdsl_core.sim.result import Result
 from kdsl_core.sim.scheduler import Budget, Scheduler
+from kdsl_core.sim.writers import Writers
 from kdsl_core.sim.written import written_parameters
 
 WARPS_IN_FLIGHT = 1024  # their operands of an instruction still fit in a core's cache
@@ -57,6 +58,7 @@ def run(
     progress: bool | None = None,
     profile: bool = True,
     footprint: bool = False,
+    writers: bool = False,
     costs: Callable[[], Sequence[Cost]] | None = None,
     max_instructions: int = MAX_INSTRUCTIONS,
 ) -> Result:
@@ -71,6 +73,7 @@ def run(
     tensor-core instructions round like NumPy.
     `profile` counts what accesses move, `footprint` also which sectors are touched at all, and
     `costs` says, when somebody looks, what each instruction of the flat program costs.
+    `writers` remembers who wrote each element last; it needs the check "race" or "unwritten".
     `progress` shows a bar after two seconds; None means: on a terminal. A run ends with a hazard
     after `max_instructions`, where one that many warps execute together counts once. Without
     `profile` only executed instructions are counted.
@@ -94,7 +97,7 @@ def run(
     finally:
         bar.close()
         launch.store.write_back()
-    return launch.result(costs)
+    return launch.result(costs, writers)
 
 
 _WORDS = {
@@ -161,7 +164,7 @@ class _Launch:
                 text = f"{text} written, {buffer.name}[{first}] first"
                 self.findings.add(Hazard("unwritten", text, self.kernel.loc, fix=fix))
 
-    def result(self, costs: Callable[[], Sequence[Cost]] | None) -> Result:
+    def result(self, costs: Callable[[], Sequence[Cost]] | None, writers: bool) -> Result:
         """What all batches found and counted."""
         size = [
             " × ".join(str(n) for n in shape if n > 1) or "1"
@@ -173,8 +176,18 @@ class _Launch:
             self.findings.hazards,
             self.findings.allowed,
             profile_of(self.counters, costs),
+            self._writers() if writers else None,
             partial(self.findings.allowances.unused, self.program.instructions),
         )
+
+    def _writers(self) -> Writers | None:
+        """Who wrote what; None where no block ran."""
+        batch = self.reporter.batch
+        buffers = {buffer.name: buffer for buffer in self.store.buffers}
+        instructions = self.program.instructions
+        if batch is None:
+            return None
+        return Writers(self.kernel, instructions, self.memory, buffers, batch)
 
     def batches(self, rng: np.random.Generator | None) -> list[Array]:
         """Linear block numbers, a batch at a time."""
