@@ -227,8 +227,10 @@ def ptxas_version(path: str) -> tuple[int, int]:
 
 
 def extra(name: str) -> str:
-    """`[cuda]` for the runtime where there is a driver to bind to: elsewhere it is dead weight."""
-    return "[cuda]" if name == "kdsl-runtime" and has_driver() else ""
+    """What the runtime needs for tests; `cuda` without a driver to bind to is dead weight."""
+    if name != "kdsl-runtime":
+        return ""
+    return "[cuda,sass]" if has_driver() else "[sass]"
 
 
 def runtime_extra(name: str) -> str:
@@ -271,6 +273,23 @@ def extras(options: argparse.Namespace, rest: list[str]) -> NoReturn:
 
 
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+
+
+def docs(options: argparse.Namespace, rest: list[str]) -> NoReturn:
+    """build the site of docs/ in build/site: no warning, no broken link [Sphinx's arguments]"""
+    ensure_environment()
+    if not tool_is_there("import sphinx, myst_parser, furo"):
+        groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
+        try:
+            pip("install", *groups["docs"])
+        except SetUpError as problem:
+            sys.exit(f"dev.py: the site needs packages that cannot be installed: {problem}")
+    become([VENV_PYTHON, ROOT / "docs/site/site_build.py", *rest])
+
+
+def tool_is_there(imports: str) -> bool:
+    """Whether the Python of `.venv` runs these imports."""
+    return subprocess.run([VENV_PYTHON, "-c", imports], capture_output=True).returncode == 0
 
 
 def lint(options: argparse.Namespace, rest: list[str]) -> NoReturn:
@@ -356,7 +375,7 @@ def errors(options: argparse.Namespace, rest: list[str]) -> NoReturn:
     become([sys.executable, ROOT / "tests/house/census.py", "errors"])
 
 
-CHORES = (demo, test, extras, lint, golden, bench, gpu, mutants, ops, size, errors)
+CHORES = (demo, test, extras, docs, lint, golden, bench, gpu, mutants, ops, size, errors)
 
 
 def become(argv: Sequence[str | Path]) -> NoReturn:

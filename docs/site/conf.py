@@ -1,4 +1,4 @@
-"""The site: pages and essays of `docs/`, and the reference from docstrings. `python3 dev.py docs`."""
+"""The site of `docs/`: pages, essays, and the reference from docstrings. `python3 dev.py docs`."""
 
 from __future__ import annotations
 

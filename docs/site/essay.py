@@ -1,7 +1,7 @@
-"""An executable essay: a Python file in cells, run from top to bottom, with what it printed and drew.
+"""An executable essay: a Python file in cells, run in order, with what it printed and drew.
 
-`# %% [markdown]` begins a cell of prose, whose lines are comments, and `# %%` a cell of code. So the
-file is a program, a notebook for editors that know these marks, and a page of the site. An
+`# %% [markdown]` begins a cell of prose, whose lines are comments, and `# %%` a cell of code. So
+the file is a program, a notebook for editors that know these marks, and a page of the site. An
 expression that ends a cell is shown as a notebook would show it: pictures as SVG, else its `repr`.
 """
 
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 MARK = re.compile(r"^# %%(?P<kind> \[markdown\])?\s*$")
+MESSAGE = re.compile(r"\w+Error\[K\d+\]")  # long lines, no table: they may wrap
 TITLE = re.compile(r"<text[^>]*>([^<]+)</text>")
 
 
@@ -108,7 +109,8 @@ def parts(shown: Shown) -> Iterator[str]:
         return
     yield fenced(shown.cell.text, "{code-block} python")
     if shown.printed.strip():
-        yield fenced(shown.printed.rstrip(), "{code-block} text", ":class: printed")
+        kind = "printed message" if MESSAGE.search(shown.printed) else "printed"
+        yield fenced(shown.printed.rstrip(), "{code-block} text", f":class: {kind}")
     for picture in shown.pictures:
         yield fenced(figure(picture), "{raw} html")
 
@@ -123,4 +125,6 @@ def figure(svg: str) -> str:
     words = TITLE.search(svg)
     data = base64.b64encode(svg.encode()).decode()
     name = words[1].replace('"', "&quot;") if words else "picture"
-    return f'<figure class="drawn"><img alt="{name}" src="data:image/svg+xml;base64,{data}"></figure>'
+    return (
+        f'<figure class="drawn"><img alt="{name}" src="data:image/svg+xml;base64,{data}"></figure>'
+    )

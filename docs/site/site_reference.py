@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import importlib
 import inspect
+import itertools
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -33,7 +34,9 @@ def names(package: str, parts: list[str]) -> list[str]:
 def public(module: Any) -> list[str]:
     """What a module offers: no submodules, no private names, no plain types."""
     offered = module._HOME if module.__name__ == "kdsl_core" else getattr(module, "__all__", ())
-    offered = offered or [name for name in vars(module) if home(module, name) == module.__name__ + "."]
+    offered = offered or [
+        name for name in vars(module) if home(module, name) == module.__name__ + "."
+    ]
     chosen = {name for name in offered if name[0] != "_" and name not in NEEDS_AN_EXTRA}
     return [name for name in sorted(chosen, key=str.lower) if is_documented(getattr(module, name))]
 
@@ -84,20 +87,22 @@ def to_rst(lines: list[str]) -> Iterator[str]:
         if in_example:
             yield line
         elif begins:
-            yield from ("", f":{begins[1]}: {escaped(line[begins.end():])}")
+            yield from ("", f":{begins[1]}: {escaped(line[begins.end() :])}")
         else:
             yield f"   {escaped(line)}" if in_field else escaped(line)
 
 
 def escaped(line: str) -> str:
     """Prose with its code marked as RST wants it, and nothing else taken for a mark."""
-    pieces = line.split("`")
+    pieces = line.replace("``", "`").split("`")
     if len(pieces) % 2 == 0:
         return re.sub(r"([`*|\\])", r"\\\1", line)
     prose = [re.sub(r"([*|\\])|(?<=\w)(_)(?=\W|$)", r"\\\g<0>", piece) for piece in pieces[::2]]
     code = [f"``{piece}``" for piece in pieces[1::2]]
-    joined = "".join(a + b for a, b in zip(prose, [*code, ""], strict=True))
-    return re.sub(r"(``[^`]+``)(?=\w)", r"\1\\ ", re.sub(r"(?<=\w)(``[^`]+``)", r"\\ \1", joined))
+    for at, (before, after) in enumerate(itertools.pairwise(pieces[::2])):
+        opens = "\\ " if before[-1:].isalnum() else ""  # marks stand alone, or say that they do not
+        code[at] = opens + code[at] + ("\\ " if after[:1].isalnum() else "")
+    return "".join(a + b for a, b in zip(prose, [*code, ""], strict=True))
 
 
 def translate(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:

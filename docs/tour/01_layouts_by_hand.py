@@ -1,8 +1,8 @@
 # %% [markdown]
 # # 01 · Layouts by hand
 #
-# A GPU's memory is one long row of bytes. Everything else (rows, columns, tiles, who reads what) is
-# a function from coordinates to places in that row. kdsl calls such a function a **layout** and
+# A GPU's memory is one long row of bytes. Everything else (rows, columns, tiles, who reads what)
+# is a function from coordinates to places in that row. kdsl calls such a function a **layout** and
 # writes it as `shape:stride`. This essay is arithmetic only: no kernel, no GPU.
 
 # %%
@@ -15,8 +15,9 @@ print(rows, "sends (2, 3) to", rows(2, 3))
 rows
 
 # %% [markdown]
-# The rule is an inner product: coordinate times stride, summed. `(2, 3)` goes to 2·8 + 3·1. Swap the
-# strides, and the same 32 numbers lie column by column. The layout is the only thing that changed.
+# The rule is an inner product: coordinate times stride, summed. `(2, 3)` goes to 2·8 + 3·1. Swap
+# the strides, and the same 32 numbers lie column by column. The layout is the only thing that
+# changed.
 
 # %%
 columns = kd.Layout((4, 8), (1, 4))
@@ -29,8 +30,8 @@ columns
 # %% [markdown]
 # ## A mode may have modes inside
 #
-# Strides alone cannot say "2 × 2 blocks, one after the other". Nesting can: split the rows into
-# (2 within a block, 2 blocks), the columns into (2 within, 4 blocks), and give each part its stride.
+# Strides alone cannot say "2 × 2 blocks, one after the other". Nesting can: split the rows into (2
+# within a block, 2 blocks), the columns into (2 within, 4 blocks), and give each part its stride.
 
 # %%
 blocks = kd.Layout(((2, 2), (2, 4)), ((1, 4), (2, 8)))
@@ -59,8 +60,8 @@ assert all(r(c) == a(b(c)) for c in range(kd.size(b)))
 print(f"{a}  after  {b}  is  {r}")
 
 # %% [markdown]
-# Some compositions have no such form. kdsl then says so, with a coordinate at which every candidate
-# would be wrong, instead of returning something close.
+# Some compositions have no such form. kdsl then says so, with a coordinate at which every
+# candidate would be wrong, instead of returning something close.
 
 # %%
 try:
@@ -71,8 +72,8 @@ except kd.LayoutError as error:
 # %% [markdown]
 # ## Tiles
 #
-# Work is dealt out in tiles. Dividing an 8 × 16 matrix by a 4 × 8 tile gives a layout of two modes:
-# the place *within* a tile, and *which* tile.
+# Work is dealt out in tiles. Dividing an 8 × 16 matrix by a 4 × 8 tile gives a layout of two
+# modes: the place *within* a tile, and *which* tile.
 
 # %%
 matrix = kd.make_layout_right((8, 16))
@@ -87,9 +88,9 @@ within
 # %% [markdown]
 # ## Who holds what
 #
-# The same functions say which thread holds which element. Here 32 threads, arranged 4 × 8, hold 2 × 2
-# elements each: the result maps (thread, value) to a place in the 8 × 16 tile. T is the thread, V the
-# number of its value.
+# The same functions say which thread holds which element. Here 32 threads, arranged 4 × 8, hold 2
+# × 2 elements each: the result maps (thread, value) to a place in the 8 × 16 tile. T is the
+# thread, V the number of its value.
 
 # %%
 tile, tv = kd.make_tv_layout(kd.Layout((4, 8), (8, 1)), kd.Layout((2, 2), (2, 1)))
@@ -108,8 +109,8 @@ print("128 elements, each held once")
 # ## Why layouts decide speed
 #
 # Shared memory has 32 banks of one word each. A warp that reads a *row* of 32 words touches 32
-# banks; a warp that reads a *column* of a 32-word-wide tile touches one bank 32 times, and waits for
-# 32 passes. The layout knows this before there is a kernel:
+# banks; a warp that reads a *column* of a 32-word-wide tile touches one bank 32 times, and waits
+# for 32 passes. The layout knows this before there is a kernel:
 
 # %%
 plain = kd.Layout((32, 32), (32, 1))
@@ -118,11 +119,12 @@ for name, access in (("row", row), ("column", column)):
     print(f"{name:6} {access}: {kd.inspect.bank_conflicts(access, kd.f32)}")
 
 # %% [markdown]
-# The remedy is one more function: XOR some bits of the row into the column. kdsl finds the smallest
-# such **swizzle** (or padding, if you ask for that) and shows that both ways of reading are clean.
+# The remedy is one more function: XOR some bits of the row into the column. kdsl finds the
+# smallest such **swizzle** (or padding, if you ask for that) and shows that both ways of reading
+# are clean.
 
 # %%
-from kdsl_core.inspect import Access  # noqa: E402 - it is explained here
+from kdsl_core.inspect import Access
 
 lanes = kd.Layout((32, 32))  # (lane, value) -> index: a lane walks along a row ...
 across = kd.Layout((32, 32), (32, 1))  # ... or down a column
@@ -131,13 +133,15 @@ found = kd.inspect.suggest_swizzle(plain, *reads, dtype=kd.f32)
 print(found)
 
 # %% [markdown]
-# Small enough to see: 8 × 8 words, coloured as if there were eight banks. Every row and every column
-# has all eight.
+# Small enough to see: 8 × 8 words, coloured as if there were eight banks. Every row and every
+# column has all eight.
 
 # %%
 small = kd.ComposedLayout(kd.Swizzle(3, 0, 3), 0, kd.Layout((8, 8), (8, 1)))
 for i in range(8):
-    assert {small(i, j) % 8 for j in range(8)} == {small(j, i) % 8 for j in range(8)} == set(range(8))
+    assert (
+        {small(i, j) % 8 for j in range(8)} == {small(j, i) % 8 for j in range(8)} == set(range(8))
+    )
 small
 
 # %% [markdown]

@@ -1,8 +1,9 @@
 # %% [markdown]
 # # 02 · A first kernel, in the simulator
 #
-# A kernel is a Python function. Called with NumPy arrays it runs in a simulated GPU, which is slow,
-# exact and suspicious: it checks every access of every thread against what GPU hardware promises.
+# A kernel is a Python function. Called with NumPy arrays it runs in a simulated GPU, which is
+# slow, exact and suspicious: it checks every access of every thread against what GPU hardware
+# promises.
 
 # %%
 import numpy as np
@@ -31,8 +32,8 @@ print("8 blocks of 128 threads computed", y.size, "elements")
 # ## Three kinds of code
 #
 # The function ran **once**, to be traced. What works on Python values is done then; what works on
-# scalars and tensors becomes the kernel. So `for i in range(4)` is unrolled, `for i in kd.range(n)`
-# is a loop on the GPU, and you can look at what was recorded:
+# scalars and tensors becomes the kernel. So `for i in range(4)` is unrolled, `for i in
+# kd.range(n)` is a loop on the GPU, and you can look at what was recorded:
 
 # %%
 ir = axpy.ir(2.0, x, y, block=BLOCK)
@@ -41,8 +42,8 @@ print(ir)
 # %% [markdown]
 # ## Forget the edge
 #
-# 1000 is no multiple of 128. Without the `if`, the last 24 threads write past the end. On a GPU that
-# may go unnoticed for months; here it is an error at your line.
+# 1000 is no multiple of 128. Without the `if`, the last 24 threads write past the end. On a GPU
+# that may go unnoticed for months; here it is an error at your line.
 
 
 # %%
@@ -81,9 +82,9 @@ print("the numbers are", "right" if (result.outputs[1] == x[::-1]).all() else "w
 print(result.hazards[0])
 
 # %% [markdown]
-# The numbers came out right, and the kernel is wrong: a hazard is about *order*, and nothing orders
-# the write of thread 127 before the read of thread 0. The report names both lines, the element by its
-# coordinate, and the word that is missing. With it:
+# The numbers came out right, and the kernel is wrong: a hazard is about *order*, and nothing
+# orders the write of thread 127 before the read of thread 0. The report names both lines, the
+# element by its coordinate, and the word that is missing. With it:
 
 # %%
 reverse[1, BLOCK](x, y, sync=True)
@@ -125,8 +126,8 @@ for swizzle in (False, True):
     print(f"swizzle {swizzle!s:5}: {taken:5.0f} passes through shared memory, {ideal:.0f} needed")
 
 # %% [markdown]
-# The same counts stand beside the source, line by line, with the least time that a real device would
-# need. Without the swizzle one line is the whole story:
+# The same counts stand beside the source, line by line, with the least time that a real device
+# would need. Without the swizzle one line is the whole story:
 
 # %%
 before = kd.inspect.report(transpose, **launch, kwargs={"swizzle": False}, device="H200")
@@ -144,5 +145,5 @@ print(f"{fewer:.1f} times fewer passes")
 
 # %% [markdown]
 # `kdsl inspect examples/transpose.py` prints such a report for a kernel in a file, and
-# [testing](../testing.md) says how a test of a kernel is three lines. What the GPU would get is next:
-# [reading PTX, registers and SASS](03_reading_ptx.py).
+# [testing](../testing.md) says how a test of a kernel is three lines. What the GPU would get is
+# next: [reading PTX, registers and SASS](03_reading_ptx.py).

@@ -2,8 +2,8 @@
 # # 03 · Reading PTX, registers, SASS
 #
 # What does a GPU get? First PTX, an assembly language for a machine with endless registers, which
-# kdsl prints. Then SASS, the real instructions of one chip, which NVIDIA's `ptxas` makes of it. Both
-# are text, and neither needs a GPU to be looked at.
+# kdsl prints. Then SASS, the real instructions of one chip, which NVIDIA's `ptxas` makes of it.
+# Both are text, and neither needs a GPU to be looked at.
 
 # %%
 import re
@@ -36,6 +36,10 @@ def axpy(
     kd.copy(ys, target)
 
 
+# The first eight threads, and which elements they hold:
+_, tv = kd.make_tv_layout(kd.Layout((1, 8)), kd.Layout((1, 4)))
+kd.svg(tv, tile=(1, 32))
+
 # %% [markdown]
 # ## From a line to PTX
 #
@@ -50,13 +54,13 @@ print("\n".join(body[:18]))
 
 # %% [markdown]
 # Read it from the right: `mul.wide.s32 %rd3, %r7, 4` is "offset = 4 · index, in 64 bits",
-# `ld.global.v4.b32` fetches four numbers at once. `%r`, `%rd`, `%f` are registers, written once each
-# or, where they are variables of the kernel (`ys[k]`), in place.
+# `ld.global.v4.b32` fetches four numbers at once. `%r`, `%rd`, `%f` are registers, written once
+# each or, where they are variables of the kernel (`ys[k]`), in place.
 #
 # ## What alignment is worth
 #
-# Four numbers at once is legal only at addresses that are multiples of 16. kdsl never assumes that:
-# it must follow from facts about the arguments, and the facts are part of what was compiled.
+# Four numbers at once is legal only at addresses that are multiples of 16. kdsl never assumes
+# that: it must follow from facts about the arguments, and the facts are part of what was compiled.
 
 # %%
 for words, spec in {
@@ -71,8 +75,8 @@ for words, spec in {
 # %% [markdown]
 # ## Two roundings or one
 #
-# `a * x + y` in Python rounds twice, and so does kdsl's kernel: it never contracts behind your back,
-# which is why simulator and GPU agree to the bit. Where one rounding will do, say `kd.fma`.
+# `a * x + y` in Python rounds twice, and so does kdsl's kernel: it never contracts behind your
+# back, which is why simulator and GPU agree to the bit. Where one rounding will do, say `kd.fma`.
 
 
 # %%
@@ -95,8 +99,9 @@ for fused in (False, True):
 # %% [markdown]
 # ## SASS, by source line
 #
-# `LDG.E.128` is the load of 16 bytes, `STG.E.128` the store, `S2R` reads a special register such as
-# the block's number. The assembler has merged, dropped and reordered; line numbers survive all that.
+# `LDG.E.128` is the load of 16 bytes, `STG.E.128` the store, `S2R` reads a special register such
+# as the block's number. The assembler has merged, dropped and reordered; line numbers survive all
+# that.
 
 # %%
 source = Path(__file__).read_text(encoding="utf-8").splitlines()
@@ -109,9 +114,9 @@ for (_, line), instructions in sorted(sass_by_line(built(fused=True).data).items
 # %% [markdown]
 # ## Registers decide how much runs at once
 #
-# A multiprocessor has 65 536 registers for all of its threads. More work for each thread means more
-# registers, and at some point fewer threads at a time. `ptxas` says what it used; kdsl passes that
-# on, names any spill, and knows what fits.
+# A multiprocessor has 65 536 registers for all of its threads. More work for each thread means
+# more registers, and at some point fewer threads at a time. `ptxas` says what it used; kdsl passes
+# that on, names any spill, and knows what fits.
 
 # %%
 device = kd.inspect.device_of("H200")
@@ -123,6 +128,6 @@ for each in (1, 4, 16, 64):
     print(f"{each:8}  {used.registers:9}  {spills:6}  {blocks:6} (limit: {limit})")
 
 # %% [markdown]
-# The same three views, for any kernel in a file:
-# `kdsl inspect FILE:KERNEL --ptx --sass --build` ([inspect](../inspect.md)). Next, the one instruction
-# that matters most: [tensor cores](04_tensor_cores.py).
+# The same three views, for any kernel in a file: `kdsl inspect FILE:KERNEL --ptx --sass --build`
+# ([inspect](../inspect.md)). Next, the one instruction that matters most: [tensor
+# cores](04_tensor_cores.py).

@@ -2,8 +2,8 @@
 # # 04 · Tensor cores: an atom taken apart
 #
 # A tensor core multiplies small matrices whose elements lie in the registers of 32 threads. Which
-# thread must hold which element is fixed by the instruction, and famously odd. In kdsl an instruction
-# is a row of data, an **atom**: name, sizes, types, three layouts, mnemonic.
+# thread must hold which element is fixed by the instruction, and famously odd. In kdsl an
+# instruction is a row of data, an **atom**: name, sizes, types, three layouts, mnemonic.
 
 # %%
 import ml_dtypes
@@ -19,15 +19,15 @@ for operand in "ABC":
 atom
 
 # %% [markdown]
-# A is on the left, B above (drawn as K × N), C where they meet. T0V0 is value 0 of thread 0; a thread
-# has one colour. Rows of C go to groups of four threads, and each thread has pairs of neighbours:
-# that is what `(T,V)` strides say in a line.
+# A is on the left, B above (drawn as K × N), C where they meet. T0V0 is value 0 of thread 0; a
+# thread has one colour. Rows of C go to groups of four threads, and each thread has pairs of
+# neighbours: that is what `(T,V)` strides say in a line.
 #
 # ## A second opinion
 #
 # The PTX manual states the same map in words: with `group = lane // 4` and `within = lane % 4`,
-# value v of C is at row `group + 8·(v // 2)`, column `2·within + v % 2`. Two statements of one fact
-# are worth comparing; the tests do so for every atom.
+# value v of C is at row `group + 8·(v // 2)`, column `2·within + v % 2`. Two statements of one
+# fact are worth comparing; the tests do so for every atom.
 
 # %%
 for lane in range(32):
@@ -39,13 +39,15 @@ print("32 × 4 places agree with the formula")
 # %% [markdown]
 # ## Load it by hand
 #
-# One warp, one instruction. Each thread fetches its own eight elements of A and four of B, straight
-# from the layouts, multiplies, and stores its four of C.
+# One warp, one instruction. Each thread fetches its own eight elements of A and four of B,
+# straight from the layouts, multiplies, and stores its four of C.
 
 
 # %%
 @kd.kernel
-def by_hand(A: kd.Tensor["bf16", "16 16"], B: kd.Tensor["bf16", "8 16"], C: kd.Tensor["f32", "16 8"]):
+def by_hand(
+    A: kd.Tensor["bf16", "16 16"], B: kd.Tensor["bf16", "8 16"], C: kd.Tensor["f32", "16 8"]
+):
     mma = kd.tiled_mma(atom)
     a, b = mma.make_fragment_A((16, 16)), mma.make_fragment_B((8, 16))
     acc = mma.make_fragment_C((16, 8)).fill(0.0)
@@ -104,9 +106,10 @@ print("(loads, mma.sync):", loads)
 #
 # ## How it rounds
 #
-# A tensor core does not add as a CPU does. It forms all products exactly, cuts each (and C) 25 bits
-# below the *largest* of them, adds, and truncates. So it keeps what a plain f32 loop loses one by one,
-# and drops what is smaller still. The simulator follows these rules, recorded on an H200, to the bit.
+# A tensor core does not add as a CPU does. It forms all products exactly, cuts each (and C) 25
+# bits below the *largest* of them, adds, and truncates. So it keeps what a plain f32 loop loses
+# one by one, and drops what is smaller still. The simulator follows these rules, recorded on an
+# H200, to the bit.
 
 # %%
 a, b = np.zeros((16, 16), ml_dtypes.bfloat16), np.ones((8, 16), ml_dtypes.bfloat16)
@@ -134,9 +137,9 @@ mma
 # %% [markdown]
 # ## Feed it
 #
-# Fragments come from shared memory by `ldmatrix`: a warp fetches four 8 × 8 matrices, each lane naming
-# one row of 16 bytes. From a plain tile the rows collide in the banks, under a swizzle they do not,
-# and that can be known before there is a kernel.
+# Fragments come from shared memory by `ldmatrix`: a warp fetches four 8 × 8 matrices, each lane
+# naming one row of 16 bytes. From a plain tile the rows collide in the banks, under a swizzle they
+# do not, and that can be known before there is a kernel.
 
 # %%
 read = kd.tiled_copy_A(kd.atoms.ldmatrix(4), mma)

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 05 · A pipelined GEMM, and its hazards
 #
-# A fast matrix product fetches the next tiles while it multiplies the present ones. That is where GPU
-# code goes wrong: the numbers are right in every test until a clock, a driver or a shape changes.
-# Here is such a kernel, then two classic mistakes, planted; then what it costs.
+# A fast matrix product fetches the next tiles while it multiplies the present ones. That is where
+# GPU code goes wrong: the numbers are right in every test until a clock, a driver or a shape
+# changes. Here is such a kernel, then two classic mistakes, planted; then what it costs.
 
 # %%
 import ml_dtypes
@@ -21,13 +21,11 @@ THREADS = MMA.size
 #
 # **Fill.** 128 threads copy a 64 × 32 tile with `cp.async`, 16 bytes each: the copy goes to shared
 # memory without passing through registers, and the thread goes on at once. **Ring.** Three stages,
-# swizzled. **Read.** `ldmatrix`, from essay 4. That filling and reading both meet no bank conflict is
-# a property of the layouts:
+# swizzled. **Read.** `ldmatrix`, from essay 4. That filling and reading both meet no bank conflict
+# is a property of the layouts:
 
 # %%
-FILL = kd.tiled_copy(
-    kd.atoms.cp_async(16), kd.bf16, kd.Layout((32, 4), (4, 1)), kd.Layout((1, 8))
-)
+FILL = kd.tiled_copy(kd.atoms.cp_async(16), kd.bf16, kd.Layout((32, 4), (4, 1)), kd.Layout((1, 8)))
 READ_A = kd.tiled_copy_A(kd.atoms.ldmatrix(4), MMA)
 READ_B = kd.tiled_copy_B(kd.atoms.ldmatrix(4), MMA)
 RING = kd.collective.shared_tile(kd.bf16, M, K, contiguous=1, stages=STAGES)
@@ -41,9 +39,9 @@ FILL
 # ## The kernel
 #
 # `cp_async_commit` closes a group of copies; `cp_async_wait(n)` waits until at most the last `n`
-# groups are unfinished. With three stages two groups are under way when the loop begins, so one may
-# stay unfinished while the first is read. Then a barrier: a thread has waited for *its own* copies
-# only, and reads what others have copied.
+# groups are unfinished. With three stages two groups are under way when the loop begins, so one
+# may stay unfinished while the first is read. Then a barrier: a thread has waited for *its own*
+# copies only, and reads what others have copied.
 
 
 # %%
@@ -124,8 +122,8 @@ print(found.hazards[0])
 assert {hazard.code for hazard in found.hazards} == {"inflight"}
 
 # %% [markdown]
-# An asynchronous copy counts as finished at the latest moment that the program allows. So reading one
-# step early is found every time, whatever the timing.
+# An asynchronous copy counts as finished at the latest moment that the program allows. So reading
+# one step early is found every time, whatever the timing.
 #
 # ## Mistake two: no barrier
 #
@@ -138,8 +136,8 @@ for hazard in found.hazards[:2]:
 assert found.hazards
 
 # %% [markdown]
-# One missing line, reported where A and where B are read, with both parties, the stage, and the word
-# to put there. A number that came out right refutes neither: hazards are about order.
+# One missing line, reported where A and where B are read, with both parties, the stage, and the
+# word to put there. A number that came out right refutes neither: hazards are about order.
 #
 # ## What it costs
 #
@@ -152,12 +150,12 @@ report
 
 # %%
 totals = report.totals
-print(f"{totals['wavefronts']:.0f} passes through shared memory, {totals['ideal_wavefronts']:.0f} needed")
-print(f"{totals['sectors']:.0f} sectors of global memory, {totals['ideal_sectors']:.0f} needed")
+for what in ("wavefronts", "sectors"):
+    print(f"{what}: {totals[what]:.0f}, and at least {totals[f'ideal_{what}']:.0f} are needed")
 assert totals["tensor_flops_bf16"] == 2 * m * n * k
 
 # %% [markdown]
-# Every element of A is fetched once for each column of blocks: larger tiles fetch less, and need more
-# shared memory and registers. That trade is what tuning decides ([essay 8](08_cache_to_tuning.py)).
-# `kdsl_fuse/kernels/gemm_sm80.py` is this kernel grown up; on Hopper everything changes once more:
-# [the sixth essay](06_hopper.py).
+# Every element of A is fetched once for each column of blocks: larger tiles fetch less, and need
+# more shared memory and registers. That trade is what tuning decides ([essay
+# 8](08_cache_to_tuning.py)). `kdsl_fuse/kernels/gemm_sm80.py` is this kernel grown up; on Hopper
+# everything changes once more: [the sixth essay](06_hopper.py).

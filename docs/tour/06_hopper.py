@@ -1,10 +1,10 @@
 # %% [markdown]
 # # 06 · Hopper
 #
-# On sm_90a one thread can start the copy of a whole tile (TMA), four warps together the product of two
-# tiles that stay in shared memory (`wgmma`), and both go on by themselves. What is left of a kernel is
-# mostly *waiting*, and saying who waits for what. This essay builds up to a ring in which one warp
-# fetches and four multiply.
+# On sm_90a one thread can start the copy of a whole tile (TMA), four warps together the product of
+# two tiles that stay in shared memory (`wgmma`), and both go on by themselves. What is left of a
+# kernel is mostly *waiting*, and saying who waits for what. This essay builds up to a ring in
+# which one warp fetches and four multiply.
 
 # %%
 import ml_dtypes
@@ -17,9 +17,9 @@ rng = np.random.default_rng(0)
 # %% [markdown]
 # ## TMA: a tile in one instruction
 #
-# `kd.tma_load(tensor, shared layout, tile)` describes the copy; the 128-byte descriptor that hardware
-# wants is made by the host. One thread starts it, an **mbarrier** counts the bytes. What hangs over
-# the edge of the matrix arrives as zeros, so there is no predicate.
+# `kd.tma_load(tensor, shared layout, tile)` describes the copy; the 128-byte descriptor that
+# hardware wants is made by the host. One thread starts it, an **mbarrier** counts the bytes. What
+# hangs over the edge of the matrix arrives as zeros, so there is no predicate.
 
 
 # %%
@@ -55,26 +55,28 @@ print(f"{totals['tma_load_copies']:.0f} TMA copies, {totals['tma_load_bytes']:.0
 # %% [markdown]
 # ## wgmma: operands in shared memory
 #
-# A `wgmma` atom multiplies 64 × N × 16 (of 16-bit types). A and B lie in shared memory in one of a few
-# swizzled forms; 64 bits, the *descriptor*, tell the hardware which. kdsl derives them from the layout,
-# and refuses a layout that has no such form.
+# A `wgmma` atom multiplies 64 × N × 16 (of 16-bit types). A and B lie in shared memory in one of a
+# few swizzled forms; 64 bits, the *descriptor*, tell the hardware which. kdsl derives them from
+# the layout, and refuses a layout that has no such form.
 
 # %%
 eight_rows = kd.atoms.smem_atom(kd.bf16, "K", 128)
 code, leading_bytes, stride_bytes = kd.atoms.descriptor_fields(eight_rows, kd.bf16, "K")
 print(kd.atoms.wgmma(16, "bf16").name, "reads eight rows as", eight_rows)
-print(f"descriptor: {code=} (128-byte swizzle), {leading_bytes=}, {stride_bytes=} to the next eight")
+print(
+    f"descriptor: {code=} (128-byte swizzle), {leading_bytes=}, {stride_bytes=} to the next eight"
+)
 kd.svg(eight_rows, dtype=kd.bf16)
 
 # %% [markdown]
-# Each row is 128 bytes, and its 16-byte units are moved
-# about so that eight rows at one unit lie in different banks. TMA writes this form, `wgmma` reads it.
+# Each row is 128 bytes, and its 16-byte units are moved about so that eight rows at one unit lie
+# in different banks. TMA writes this form, `wgmma` reads it.
 #
 # ## Producer and consumers
 #
-# The ring has two mbarriers a stage. `full`: the bytes have come. `empty`: they have been read. The
-# producer waits for `empty`, the consumers for `full`; in the very first round nothing has to be
-# emptied, and parity 1 names the phase *before* the first, which counts as over.
+# The ring has two mbarriers a stage. `full`: the bytes have come. `empty`: they have been read.
+# The producer waits for `empty`, the consumers for `full`; in the very first round nothing has to
+# be emptied, and parity 1 names the phase *before* the first, which counts as over.
 
 # %%
 M, N, K, STAGES, GROUP = 64, 64, 64, 3, 128
@@ -137,7 +139,9 @@ result = kd.simulate(gemm, **launch)
 exact = a.astype(np.float64) @ b.astype(np.float64).T
 np.testing.assert_allclose(result.outputs[2], exact, rtol=1e-5, atol=1e-4)
 ptx = gemm.ptx(a, b, c, block=GROUP + 32, target="sm_90a")
-counts = {w: ptx.count(w) for w in ("cp.async.bulk.tensor", "wgmma.mma_async", "ld.shared", "mbarrier")}
+counts = {
+    w: ptx.count(w) for w in ("cp.async.bulk.tensor", "wgmma.mma_async", "ld.shared", "mbarrier")
+}
 print("right, and in its PTX:", counts)
 
 # %% [markdown]
@@ -163,8 +167,8 @@ print(found.hazards[0])
 assert found.hazards[0].code == "deadlock"
 
 # %% [markdown]
-# Every waiting party, the phase and parity it waits for, what is missing, who could still bring it,
-# and the parity that would have been right.
+# Every waiting party, the phase and parity it waits for, what is missing, who could still bring
+# it, and the parity that would have been right.
 #
 # ## Refused before it runs
 #
@@ -193,5 +197,5 @@ except kd.KdslError as error:
 
 # %% [markdown]
 # The real thing (persistent, multicast in clusters, two consumers that take turns) is an ordinary
-# kernel too: [how the Hopper GEMM works](../gemm_sm90.md). But who wants to write one for every layer?
-# [From function to kernels](07_fuse.py).
+# kernel too: [how the Hopper GEMM works](../gemm_sm90.md). But who wants to write one for every
+# layer? [From function to kernels](07_fuse.py).

@@ -1,6 +1,6 @@
 """The links of a built site: those that lead nowhere, and those that lead away.
 
-python docs/site/links.py build/site
+python docs/site/site_links.py build/site
 """
 
 from __future__ import annotations
@@ -54,9 +54,10 @@ def broken(site: Path) -> Iterator[str]:
             here = path.relative_to(site.resolve())
             if not target.is_file():
                 yield f"{here}: {link}: there is no such file"
-            elif parts.fragment and target in read:
-                if unquote(parts.fragment) not in read[target].places:
-                    yield f"{here}: {link}: no such place in that page"
+            elif target in read and parts.fragment:
+                if unquote(parts.fragment) in read[target].places:
+                    continue
+                yield f"{here}: {link}: no such place in that page"
 
 
 def external(site: Path) -> list[str]:
