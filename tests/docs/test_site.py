@@ -78,6 +78,7 @@ def test_broken_links_are_found(tmp_path: Path) -> None:
     assert site_links.main(tmp_path) == 1
 
 
+@pytest.mark.filterwarnings("ignore:.*app' is deprecated")  # MyST's use of Sphinx
 def test_a_small_site_builds_and_a_broken_one_does_not(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
