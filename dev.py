@@ -283,8 +283,12 @@ def docs(options: argparse.Namespace, rest: list[str]) -> NoReturn:
         try:
             pip("install", *groups["docs"])
         except SetUpError as problem:
-            sys.exit(f"dev.py: the site needs packages that cannot be installed: {problem}")
+            say(f"the site is not built, its packages cannot be installed: {problem}")
+            sys.exit(NO_PACKAGES)
     become([VENV_PYTHON, ROOT / "docs/site/site_build.py", *rest])
+
+
+NO_PACKAGES = 75  # the exit status that means "try again later"
 
 
 def tool_is_there(imports: str) -> bool:
@@ -293,7 +297,7 @@ def tool_is_there(imports: str) -> bool:
 
 
 def lint(options: argparse.Namespace, rest: list[str]) -> NoReturn:
-    """ruff, formatting, types, and the rules of the house"""
+    """ruff, formatting, types, and the rules of the house [ruff, mypy or pytest for these alone]"""
     ensure_environment()
     steps = (
         ["ruff", "check", "."],
@@ -302,7 +306,7 @@ def lint(options: argparse.Namespace, rest: list[str]) -> NoReturn:
         ["pytest", "tests/house"],
     )
     failed = []
-    for step in steps:
+    for step in (step for step in steps if not rest or step[0] in rest):
         say(" ".join(step))
         if subprocess.run([VENV_PYTHON, "-m", *step], cwd=ROOT).returncode:
             failed.append(" ".join(step))
@@ -325,6 +329,12 @@ def bench(options: argparse.Namespace, rest: list[str]) -> NoReturn:
     commit = ["--set-commit-hash", head.stdout.strip()] if head.returncode == 0 else []
     python = f"--python={VENV_PYTHON}"
     become([VENV_PYTHON, "-m", "asv", "run", *config, python, *commit, "--show-stderr", *rest])
+
+
+def pythons(options: argparse.Namespace, rest: list[str]) -> NoReturn:
+    """a sample of the tests, and its coverage, on the newest Python here [--list]"""
+    ensure_environment()
+    become([sys.executable, ROOT / "tests/house/pythons.py", *rest])
 
 
 def gpu(options: argparse.Namespace, rest: list[str]) -> NoReturn:
@@ -375,7 +385,7 @@ def errors(options: argparse.Namespace, rest: list[str]) -> NoReturn:
     become([sys.executable, ROOT / "tests/house/census.py", "errors"])
 
 
-CHORES = (demo, test, extras, docs, lint, golden, bench, gpu, mutants, ops, size, errors)
+CHORES = (demo, test, extras, docs, lint, golden, bench, pythons, gpu, mutants, ops, size, errors)
 
 
 def become(argv: Sequence[str | Path]) -> NoReturn:
