@@ -332,7 +332,7 @@ def bench(options: argparse.Namespace, rest: list[str]) -> NoReturn:
 
 
 def pythons(options: argparse.Namespace, rest: list[str]) -> NoReturn:
-    """a sample of the tests, and its coverage, on the newest Python here [--list]"""
+    """a sample of the tests, and its coverage, on the oldest and newest Python here [--list]"""
     ensure_environment()
     become([sys.executable, ROOT / "tests/house/pythons.py", *rest])
 

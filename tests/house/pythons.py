@@ -1,8 +1,8 @@
-"""A sample of the tests on the newest Python of this machine, with the share of lines it runs.
+"""A sample of the tests on the oldest and the newest Python here, with the share of lines it runs.
 
-`dev.py test` runs everything on one Python, where it can the oldest that kdsl supports. This adds
-the other end, and has coverage's floor: that the programs which newcomers read first still reach
-most of the language, its compiler and the simulator. Standard library only.
+`dev.py test` runs everything on the Python of `.venv`; this adds the ends that are missing, and has
+coverage's floor: that the programs which newcomers read first still reach most of the language, its
+compiler and the simulator. Standard library only.
 
 python3 dev.py pythons          python3 dev.py pythons --list
 """
@@ -101,15 +101,26 @@ def covered(python: Path) -> int:
 
 
 def main(words: list[str]) -> int:
-    """List the Pythons, or run the sample on the newest."""
+    """List the Pythons, or run the sample on both ends."""
     known = found()
     if words == ["--list"]:
         for version, path in known.items():
             print(f"{version[0]}.{version[1]}  {path}")
         return 0
-    newest = max(known)
-    print(f"Python {newest[0]}.{newest[1]}, {known[newest]}: {' '.join(SAMPLE)}", flush=True)
-    return covered(environment(newest, known[newest]))
+    return max(run(version, known[version]) for version in ends(list(known)))
+
+
+def ends(versions: list[Version]) -> list[Version]:
+    """The newest, and the oldest unless `.venv` has it and `dev.py test` runs it."""
+    oldest, newest = min(versions), max(versions)
+    tested = version_of(str(chores().VENV_PYTHON))
+    return [newest] if oldest in (newest, tested) else [oldest, newest]
+
+
+def run(version: Version, path: str) -> int:
+    """The sample on one Python."""
+    print(f"Python {version[0]}.{version[1]}, {path}: {' '.join(SAMPLE)}", flush=True)
+    return covered(environment(version, path))
 
 
 if __name__ == "__main__":

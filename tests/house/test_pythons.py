@@ -1,4 +1,4 @@
-"""The sample on the newest Python: which interpreters count, and that its floor holds."""
+"""The sample on other Pythons: which interpreters count, and that its floor holds."""
 
 from __future__ import annotations
 
@@ -35,6 +35,14 @@ def test_this_python_is_among_them() -> None:
     """The one that runs the tests is found first."""
     assert pythons.version_of(next(pythons.candidates())) == sys.version_info[:2]
     assert pythons.OLDEST == (3, 11)  # what the packages state, see test_wheels
+
+
+def test_both_ends_are_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest always; the oldest, unless all tests run on it anyway."""
+    monkeypatch.setattr(pythons, "version_of", lambda path: (3, 12))
+    assert pythons.ends([(3, 11), (3, 12), (3, 13)]) == [(3, 11), (3, 13)]
+    assert pythons.ends([(3, 12), (3, 13)]) == [(3, 13)]
+    assert pythons.ends([(3, 12)]) == [(3, 12)]
 
 
 def test_the_sample_is_there() -> None:
