@@ -19,6 +19,7 @@ from typing import Any
 
 MARK = re.compile(r"^# %%(?P<kind> \[markdown\])?\s*$")
 MESSAGE = re.compile(r"\w+Error\[K\d+\]")  # long lines, no table: they may wrap
+SHORT = 4  # so do a few lines
 TITLE = re.compile(r"<text[^>]*>([^<]+)</text>")
 
 
@@ -109,7 +110,8 @@ def parts(shown: Shown) -> Iterator[str]:
         return
     yield fenced(shown.cell.text, "{code-block} python")
     if shown.printed.strip():
-        kind = "printed message" if MESSAGE.search(shown.printed) else "printed"
+        wraps = MESSAGE.search(shown.printed) or shown.printed.count("\n") < SHORT
+        kind = "printed message" if wraps else "printed"
         yield fenced(shown.printed.rstrip(), "{code-block} text", f":class: {kind}")
     for picture in shown.pictures:
         yield fenced(figure(picture), "{raw} html")

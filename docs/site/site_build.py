@@ -19,8 +19,9 @@ OPTIONS = ("--quiet", "--fail-on-warning", "--keep-going", "--fresh-env", "--job
 def build(rest: list[str]) -> int:
     """The exit status: 0 for a site without a warning or a broken link."""
     arguments = [*OPTIONS, "--conf-dir", str(DOCS / "site"), *rest, str(DOCS), str(SITE)]
-    status: int = sphinx(arguments)
-    return status or site_links.main(SITE)
+    status: int = sphinx(arguments) or site_links.main(SITE)
+    print(f"{SITE / 'index.html'}{' has problems' if status else ''}")
+    return status
 
 
 if __name__ == "__main__":
