@@ -227,8 +227,10 @@ def ptxas_version(path: str) -> tuple[int, int]:
 
 
 def extra(name: str) -> str:
-    """`[cuda]` for the runtime where there is a driver to bind to: elsewhere it is dead weight."""
-    return "[cuda]" if name == "kdsl-runtime" and has_driver() else ""
+    """What the runtime needs for tests; `cuda` without a driver to bind to is dead weight."""
+    if name != "kdsl-runtime":
+        return ""
+    return "[cuda,sass]" if has_driver() else "[sass]"
 
 
 def runtime_extra(name: str) -> str:
@@ -273,8 +275,29 @@ def extras(options: argparse.Namespace, rest: list[str]) -> NoReturn:
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
 
+def docs(options: argparse.Namespace, rest: list[str]) -> NoReturn:
+    """build the site of docs/ in build/site: no warning, no broken link [Sphinx's arguments]"""
+    ensure_environment()
+    if not tool_is_there("import sphinx, myst_parser, furo"):
+        groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
+        try:
+            pip("install", *groups["docs"])
+        except SetUpError as problem:
+            say(f"the site is not built, its packages cannot be installed: {problem}")
+            sys.exit(NO_PACKAGES)
+    become([VENV_PYTHON, ROOT / "docs/site/site_build.py", *rest])
+
+
+NO_PACKAGES = 75  # the exit status that means "try again later"
+
+
+def tool_is_there(imports: str) -> bool:
+    """Whether the Python of `.venv` runs these imports."""
+    return subprocess.run([VENV_PYTHON, "-c", imports], capture_output=True).returncode == 0
+
+
 def lint(options: argparse.Namespace, rest: list[str]) -> NoReturn:
-    """ruff, formatting, types, and the rules of the house"""
+    """ruff, formatting, types, and the rules of the house [ruff, mypy or pytest for these alone]"""
     ensure_environment()
     steps = (
         ["ruff", "check", "."],
@@ -283,7 +306,7 @@ def lint(options: argparse.Namespace, rest: list[str]) -> NoReturn:
         ["pytest", "tests/house"],
     )
     failed = []
-    for step in steps:
+    for step in (step for step in steps if not rest or step[0] in rest):
         say(" ".join(step))
         if subprocess.run([VENV_PYTHON, "-m", *step], cwd=ROOT).returncode:
             failed.append(" ".join(step))
@@ -306,6 +329,12 @@ def bench(options: argparse.Namespace, rest: list[str]) -> NoReturn:
     commit = ["--set-commit-hash", head.stdout.strip()] if head.returncode == 0 else []
     python = f"--python={VENV_PYTHON}"
     become([VENV_PYTHON, "-m", "asv", "run", *config, python, *commit, "--show-stderr", *rest])
+
+
+def pythons(options: argparse.Namespace, rest: list[str]) -> NoReturn:
+    """a sample of the tests, and its coverage, on the oldest and newest Python here [--list]"""
+    ensure_environment()
+    become([sys.executable, ROOT / "tests/house/pythons.py", *rest])
 
 
 def gpu(options: argparse.Namespace, rest: list[str]) -> NoReturn:
@@ -356,7 +385,7 @@ def errors(options: argparse.Namespace, rest: list[str]) -> NoReturn:
     become([sys.executable, ROOT / "tests/house/census.py", "errors"])
 
 
-CHORES = (demo, test, extras, lint, golden, bench, gpu, mutants, ops, size, errors)
+CHORES = (demo, test, extras, docs, lint, golden, bench, pythons, gpu, mutants, ops, size, errors)
 
 
 def become(argv: Sequence[str | Path]) -> NoReturn:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import doctest
-import importlib
-import pkgutil
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -154,9 +152,3 @@ def test_examples_of_the_page() -> None:
     """The examples of docs/pictures.md print what the page says."""
     result = doctest.testfile(str(PAGE), module_relative=False)
     assert result.attempted > 20 and result.failed == 0
-
-
-@pytest.mark.parametrize("name", [m.name for m in pkgutil.iter_modules(kdsl_core.inspect.__path__)])
-def test_examples_of_docstrings(name: str) -> None:
-    """Every example of the inspect package prints what it says."""
-    assert doctest.testmod(importlib.import_module(f"kdsl_core.inspect.{name}")).failed == 0

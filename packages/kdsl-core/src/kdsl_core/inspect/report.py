@@ -111,6 +111,12 @@ class Report:
         """The resource of which lines have their share, as their heat."""
         return self.roofline.roofs[0].name if self.roofline.roofs else "nothing"
 
+    def _repr_svg_(self) -> str:
+        """The picture that notebooks show: the source with its counters."""
+        from kdsl_core.inspect.chart import chart
+
+        return chart(self)
+
     def as_json(self) -> dict[str, Any]:
         """Everything as JSON values."""
         line = self.roofline

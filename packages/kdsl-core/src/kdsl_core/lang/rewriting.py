@@ -43,9 +43,10 @@ def _copied(node: Any) -> Any:
         return [_copied(item) for item in node]
     if not isinstance(node, ast.AST):
         return node
-    new = type(node)()
+    new = node.__new__(type(node))  # its own constructor warns of fields that are not there yet
+    parts = vars(new)
     for name, part in vars(node).items():
-        setattr(new, name, _copied(part))
+        parts[name] = _copied(part)
     return new
 
 
