@@ -14,7 +14,6 @@ from kdsl_fuse import arrays
 from kdsl_fuse.graph import Graph, Node
 from kdsl_fuse.ops import op_named
 from kdsl_fuse.strided import Shape, Strided, row_major
-from kdsl_fuse.work import Work
 
 _VALUE_BYTES = 16  # what addresses of values are multiples of
 
@@ -88,12 +87,12 @@ Needed = tuple[Any, Any]
 class Preparation:
     """What a kernel needs besides its launch: nothing, unless a kernel's own class says otherwise.
 
-    `prepared` is for a launch, `spec` describes what it gives.
+    `operands` is for a launch, `spec` describes what it gives.
     """
 
-    def prepared(self, views: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Work]]:
-        """The operands that the kernel is to read, and what fills those that are not `views`."""
-        return views, ()
+    def operands(self, views: Sequence[Any]) -> Sequence[Any]:
+        """The operands that the kernel is to read, `views` themselves or copies of them."""
+        return views
 
     def spec(self, read: Operand) -> Any:
         """An operand as the kernel finds it."""
@@ -102,7 +101,7 @@ class Preparation:
         return kd.spec(read.dtype, read.shape, strides=read.strides, align=read.align)
 
     def needs(self, reads: Sequence[Operand]) -> list[Needed]:
-        """What `prepared` launches, for values at multiples of 16 bytes."""
+        """What `operands` launches, for values at multiples of 16 bytes."""
         return []
 
 
@@ -183,30 +182,14 @@ class KernelCall:
         return self
 
     def arguments(self, values: Mapping[str, Any], *outputs: Any) -> list[Any]:
-        """The kernel's array arguments, in order, copies among them filled."""
-        found, before = self.arranged(values, *outputs)
-        for work in before:
-            work.run()
-        return found
-
-    def arranged(
-        self, values: Mapping[str, Any], *outputs: Any
-    ) -> tuple[list[Any], Sequence[Work]]:
-        """The kernel's array arguments, and what fills copies among them."""
-        views = [read.view(values) for read in self.operands]
-        operands, before = self.preparation.prepared(views)
+        """The kernel's array arguments, in order."""
+        operands = self.preparation.operands([read.view(values) for read in self.operands])
         seen = list(outputs)
         if self.seen:
             pairs = zip(outputs, self._layouts(), strict=True)
             seen = [arrays.view(x, layout) for x, layout in pairs]
         others = [*seen, *(read.view(values) for read in self.extras)]
-        others = list(map(arrays.transposed, others)) if self.transposed else others
-        return [*operands, *others], before
-
-    def work(self, values: Mapping[str, Any], outputs: Sequence[Any]) -> list[Work]:
-        """The launches on arrays by value name, in order, to be run one behind the other."""
-        found, before = self.arranged(values, *outputs)
-        return [*before, Work(self.launch, tuple(found), self.statics)]
+        return [*operands, *(map(arrays.transposed, others) if self.transposed else others)]
 
     def run(self, values: Mapping[str, Any], outputs: Sequence[Any] | None = None) -> Any:
         """Launch on arrays by value name, into `outputs` or new arrays of the same library.
@@ -214,8 +197,7 @@ class KernelCall:
         Returns the output, or a tuple of several.
         """
         outputs = self.empty_outputs(values) if outputs is None else outputs
-        for work in self.work(values, outputs):
-            work.run()
+        self.launch(*self.arguments(values, *outputs), **self.statics)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     def simulate(self, values: Mapping[str, Any], **options: Any) -> Any:

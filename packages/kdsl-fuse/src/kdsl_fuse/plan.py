@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from kdsl_fuse.patterns.side_by_side import join
 from kdsl_fuse.reasons import Reason
 from kdsl_fuse.replay import Replay, replay_of
 from kdsl_fuse.rewrites import rewrite
-from kdsl_fuse.work import Work
+from kdsl_fuse.work import Work, work_of
 
 if TYPE_CHECKING:
     from kdsl_fuse.capture import Captured
@@ -189,7 +190,7 @@ class Plan:
                 values[step.node.name] = step.run(values)
                 continue
             outputs = [self.memory.place(node, arena, like) for node in step.outputs]
-            done.append(step.work(values, outputs))
+            done.append(work_of(partial(step.run, values, outputs)))
             for work in done[-1]:
                 work.run()
             values.update((x.name, out) for x, out in zip(step.outputs, outputs, strict=True))

@@ -59,7 +59,7 @@ def replay_of(
 
     `done` are those of each call, `values` are those of the run by name. The launches are bound:
     they run what their kernels' code is now. Inputs whose memory overlaps, is not aligned to 16
-    bytes or is not torch's have none.
+    bytes or is not torch's have none, nor has a plan with a kernel that is launched otherwise.
     """
     from kdsl_runtime.array_readers import TORCH, guard_of, stream_reader
 
@@ -67,8 +67,11 @@ def replay_of(
     device = arrays.device_index(like)
     if arrays.library(like) != "torch" or device is None:
         return None
-    same, memory = guard_of(inputs), _Memory(plan, inputs, values)
-    if same is None or not memory.discerned:
+    same = guard_of(inputs)
+    if same is None or not _seen(plan, done):
+        return None
+    memory = _Memory(plan, inputs, values)
+    if not memory.discerned:
         return None
     works = [work for each in done for work in each]
     bound = [work.launch.bind_addresses(*work.arrays, **work.statics) for work in works]
@@ -100,6 +103,12 @@ def replay_of(
         *(submit for submit, _ in bound),
     )
     return made
+
+
+def _seen(plan: Plan, done: Sequence[Sequence[Work]]) -> bool:
+    """Whether every call's kernel was among its launches."""
+    kernels = ([work.launch.kernel for work in each] for each in done)
+    return all(call.kernel in each for call, each in zip(plan.calls, kernels, strict=True))
 
 
 class _Range(NamedTuple):

@@ -53,7 +53,7 @@ _HOME = {
     "recall": "builds",
     "noted": "cache.notes",
     "bound": "bound",
-    "bound_addresses": "bound",
+    "bound_addresses": "ready",
     "remember": "call_forms",
     "LoadedKernel": "launch",
     "load": "launch",

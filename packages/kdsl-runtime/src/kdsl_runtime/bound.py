@@ -85,8 +85,3 @@ def bound(launch: Launch, place: Place, call: Bound, ready: Ready) -> Callable[.
     )  # fmt: skip
     made.__name__ = made.__qualname__ = f"bound_{kernel.__name__}"
     return made
-
-
-def bound_addresses(place: Place, call: Bound, ready: Ready) -> Callable[..., None]:
-    """What `Launch.bind_addresses` gives: a function of the stream and the arrays' addresses."""
-    return submission(place, call, ready, numbers=False).submit

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from kdsl_core.lang.arguments import Bound
 from kdsl_core.lang.launch import Place, Ready
@@ -33,3 +33,8 @@ def submission(place: Place, bound: Bound, ready: Ready, *, numbers: bool = True
         place.grid, place.block, place.cluster, place.overlap, constants, (maps, encode)
     )
     return made
+
+
+def bound_addresses(place: Place, bound: Bound, ready: Ready) -> Callable[..., None]:
+    """What `Launch.bind_addresses` gives: a function of the stream and the arrays' addresses."""
+    return submission(place, bound, ready, numbers=False).submit

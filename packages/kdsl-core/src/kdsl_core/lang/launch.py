@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -139,7 +141,9 @@ class Launch:
         """
         try:
             again = self.again
-            if again is None or not again(self, args, kwargs):
+            if (stand_in := _stand_in.get()) is not None:
+                stand_in(self, args, kwargs)
+            elif again is None or not again(self, args, kwargs):
                 self._find(args, kwargs)
         except KdslError as error:
             error.loc = error.loc or here(depth=1)
@@ -264,6 +268,23 @@ class Launch:
             origin = self.kernel, needed
             loaded = lowered.loaded[device] = host.load(lowered.module, device, origin=origin)
         return Ready(needed, dependencies, lowered, loaded, device)
+
+
+StandIn = Callable[[Launch, tuple[Any, ...], dict[str, Any]], None]
+_stand_in: ContextVar[StandIn | None] = ContextVar("stand_in", default=None)
+
+
+@contextmanager
+def launches_go_to(stand_in: StandIn) -> Iterator[None]:
+    """Let launches call `stand_in(launch, args, kwargs)` instead of running.
+
+    Threads: those of other threads run.
+    """
+    before = _stand_in.set(stand_in)
+    try:
+        yield
+    finally:
+        _stand_in.reset(before)
 
 
 # Makes the call of a launch with these arguments; False when none like it was made.

@@ -9,7 +9,6 @@ from typing import Any
 import kdsl_core as kd
 from kdsl_core.lang.arguments import facts_of
 from kdsl_fuse import arrays
-from kdsl_fuse.work import Work
 
 THREADS = 128
 VECTOR_BYTES = 16  # what one thread writes, and what TMA wants pitches to be multiples of
@@ -90,17 +89,6 @@ def addressable(matrices: Sequence[Any]) -> list[Any]:
     Memory: copies are made by one launch on the current stream of the arrays.
     Raises: ArgumentError K941 for a batch of matrices that TMA cannot take.
     """
-    found, copying = copies(matrices)
-    for work in copying:
-        work.run()
-    return found
-
-
-def copies(matrices: Sequence[Any]) -> tuple[list[Any], list[Work]]:
-    """What `addressable` gives, and the launch that fills the copies, if there are any.
-
-    Raises: as `addressable`.
-    """
     found, copied = list(matrices), []
     for index, x in enumerate(matrices):
         facts = facts_of(x, "operand")
@@ -121,9 +109,8 @@ def copies(matrices: Sequence[Any]) -> tuple[list[Any], list[Work]]:
         target = arrays.first_columns(buffer, columns)
         copied += [x if along == 1 else arrays.transposed(x), buffer]
         found[index] = target if along == 1 else arrays.transposed(target)
-    if not copied:
-        return found, []
-    shapes = [facts_of(x, "operand").shape for x in copied[::2]]
-    grid = repitch_grid(shapes, facts_of(copied[0], "operand").dtype.bytes)
-    launch = repitch.configure(grid=grid, block=THREADS, overlap=True)
-    return found, [Work(launch, tuple(copied), {})]
+    if copied:
+        shapes = [facts_of(x, "operand").shape for x in copied[::2]]
+        grid = repitch_grid(shapes, facts_of(copied[0], "operand").dtype.bytes)
+        repitch.configure(grid=grid, block=THREADS, overlap=True)(*copied)
+    return found

@@ -13,7 +13,6 @@ from kdsl_core.dtypes import DType
 from kdsl_core.lang.arguments import facts_of
 from kdsl_fuse import arrays
 from kdsl_fuse.kernels.vectors import neighbours
-from kdsl_fuse.work import Work
 
 THREADS = 128
 _VECTOR = 4  # f32 sums that a thread takes at a time: one 16-byte access
@@ -99,17 +98,10 @@ def add_up(
     parts: Any, outputs: Sequence[Any], extras: Sequence[Any], epilogue: Callable[..., Any]
 ) -> None:
     """Launch: outputs = epilogue(Σ parts, extras…), on the arrays' current stream."""
-    adding(parts, outputs, extras, epilogue).run()
-
-
-def adding(
-    parts: Any, outputs: Sequence[Any], extras: Sequence[Any], epilogue: Callable[..., Any]
-) -> Work:
-    """The launch of `add_up`."""
     shares = SumShares.of(outputs[0].shape, along_of(outputs[0]), parts.shape[2])
     launch = sum_parts.configure(grid=shares.grid, block=THREADS, overlap=True)
     options = {"epilogue": epilogue, "outputs": len(outputs), **shares.statics}
-    return Work(launch, (parts, *outputs, *extras), options)
+    launch(parts, *outputs, *extras, **options)
 
 
 class SumShares(NamedTuple):

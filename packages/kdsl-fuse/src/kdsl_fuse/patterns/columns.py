@@ -17,7 +17,6 @@ from kdsl_fuse.patterns.base import Example, Match, Options
 from kdsl_fuse.patterns.pointwise import computable, overlaps
 from kdsl_fuse.patterns.row_forms import REDUCTIONS
 from kdsl_fuse.reasons import Reason
-from kdsl_fuse.work import Work
 
 
 class Columns:
@@ -101,19 +100,20 @@ class TallCall(KernelCall):
 
     plan: Any = None
 
-    def work(self, values: Mapping[str, Any], outputs: Sequence[Any]) -> list[Work]:
-        """Both launches on arrays by value name."""
-        (output,) = outputs
+    def run(self, values: Mapping[str, Any], outputs: Sequence[Any] | None = None) -> Any:
+        """Both launches on arrays by value name; returns the output."""
+        (output,) = self.empty_outputs(values) if outputs is None else outputs
         x, parts = self.arguments(values)
+        self.launch(x, parts, **self.statics)
+        self._second(parts, arrays.view(output, self.plan.target))
+        return output
+
+    def _second(self, parts: Any, target: Any) -> None:
         config = self.plan.second
-        combining = self.kernel.configure(
+        launch = self.kernel.configure(
             grid=self.plan.grid(config), block=config.threads, overlap=config.overlap
         )
-        target = arrays.view(output, self.plan.target)
-        return [
-            Work(self.launch, (x, parts), self.statics),
-            Work(combining, (parts, target), self.plan.statics(config)),
-        ]
+        launch(parts, target, **self.plan.statics(config))
 
     def arguments(self, values: Mapping[str, Any], *outputs: Any) -> list[Any]:
         """The array arguments of the first launch."""

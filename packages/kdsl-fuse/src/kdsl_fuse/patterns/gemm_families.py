@@ -16,7 +16,6 @@ from kdsl_fuse.patterns.folds import Fold, as_rows
 from kdsl_fuse.patterns.split_call import SplitCall
 from kdsl_fuse.strided import Strided
 from kdsl_fuse.tail import Tail
-from kdsl_fuse.work import Work
 
 if TYPE_CHECKING:
     from kdsl_fuse.kernels.gemm_sm90_config import Sm90Config
@@ -187,11 +186,11 @@ def is_addressable(read: Operand) -> bool:
 class Addressable(Preparation):
     """Copies of operands whose pitch or address TMA cannot take."""
 
-    def prepared(self, views: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Work]]:
+    def operands(self, views: Sequence[Any]) -> Sequence[Any]:
         """The views, those with another pitch or address than TMA takes in copies."""
-        from kdsl_fuse.kernels.repitch import copies
+        from kdsl_fuse.kernels.repitch import addressable
 
-        return copies(views)
+        return addressable(views)
 
     def spec(self, read: Operand) -> Any:
         """The operand, or its copy."""

@@ -8,7 +8,6 @@ from typing import Any
 
 from kdsl_core.dtypes import f32
 from kdsl_fuse.calls import KernelCall, Needed
-from kdsl_fuse.work import Work
 
 _OPERANDS = 2  # A and B
 
@@ -27,24 +26,26 @@ class SplitCall(KernelCall):
         """The pointwise function applied to each sum."""
         return self.tail
 
-    def work(self, values: Mapping[str, Any], outputs: Sequence[Any]) -> list[Work]:
-        """Both launches on arrays by value name."""
-        from kdsl_fuse.kernels.sum_parts import adding
+    def run(self, values: Mapping[str, Any], outputs: Sequence[Any] | None = None) -> Any:
+        """Both launches on arrays by value name; returns the output."""
+        from kdsl_fuse.kernels.sum_parts import add_up
 
-        given, before = super().arranged(values, *outputs)
-        operands, parts, result, extras = self._all(given)
-        product = Work(self.launch, (*operands, parts), self.statics)
-        return [*before, product, adding(parts, [result], extras, self.tail)]
+        (output,) = self.empty_outputs(values) if outputs is None else outputs
+        operands, parts, result, extras = self._all(values, output)
+        self.launch(*operands, parts, **self.statics)
+        add_up(parts, [result], extras, self.tail)
+        return output
 
     def arguments(self, values: Mapping[str, Any], *outputs: Any) -> list[Any]:
         """The array arguments of the first launch."""
-        operands, parts, _, _ = self._all(super().arguments(values, *outputs))
+        operands, parts, _, _ = self._all(values, *outputs)
         return [*operands, parts]
 
-    def _all(self, given: list[Any]) -> tuple[Any, Any, Any, list[Any]]:
+    def _all(self, values: Mapping[str, Any], output: Any) -> tuple[Any, Any, Any, list[Any]]:
         """Operands, memory for the parts, the output and extras, as the kernels see them."""
         from kdsl_fuse.kernels.sum_parts import empty_parts
 
+        given = super().arguments(values, output)
         result, *extras = given[_OPERANDS:]
         return given[:_OPERANDS], empty_parts(result, self.config.splits, f32), result, extras
 
@@ -53,8 +54,7 @@ class SplitCall(KernelCall):
         import kdsl_core as kd
         from kdsl_fuse.kernels.sum_parts import THREADS, SumShares, along_of, sum_parts
 
-        given = super().arguments(values, *self.empty_outputs(values))
-        operands, parts, result, extras = self._all(given)
+        operands, parts, result, extras = self._all(values, *self.empty_outputs(values))
         first = kd.simulate(
             self.kernel, grid=self.grid, block=self.block, cluster=self.cluster,
             args=(*operands, parts), kwargs=dict(self.statics), **options,
