@@ -11,6 +11,11 @@ Fold = Callable[[Strided], Strided | None]
 """From a view with a result's axes to one with a kernel's modes; None where strides forbid it."""
 
 
+def as_is(layout: Strided) -> Strided:
+    """All axes as they are."""
+    return layout
+
+
 def as_rows(layout: Strided) -> Strided | None:
     """A matrix (m, n): all axes but the last are rows."""
     if len(layout.shape) == 2:
