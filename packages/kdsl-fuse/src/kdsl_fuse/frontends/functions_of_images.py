@@ -43,7 +43,7 @@ def conv1d(
     x: Any, w: Any, bias: Any = None, stride: int = 1, padding: Sizes = 0, dilation: int = 1,
     groups: int = 1, layout: str = "NHWC",
 ) -> TracedArray:  # fmt: skip
-    """The same for sequences [n, length, channels] and filters [filters, length, channels / groups].
+    """The same for sequences [n, length, channels], filters [filters, length, channels / groups].
 
     In layout "NCHW" they are [n, channels, length] and [filters, channels / groups, length].
     """

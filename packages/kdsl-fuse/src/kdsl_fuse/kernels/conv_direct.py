@@ -68,19 +68,19 @@ def conv_direct(
     thread = kd.thread_rank()
     first = kd.block_idx()[0] * c.tile[0] + thread // c.across * c.pixels
     filter = kd.block_idx()[1] * c.tile[1] + thread % c.across * c.filters
-    pixels = [pixel_of(y, first + i) for i in range(c.pixels)]
     exists = kd.as_scalar(filter < y.shape[3])
+    pixels = [pixel_of(y, first + i, exists) for i in range(c.pixels)]
     sums = accumulate(x, filters, pixels, filter, exists, c)
     for i, (place, inside) in enumerate(pixels):
-        write(y, (*place, filter), [sums[i, f] for f in range(c.filters)], inside & exists,
-              extras, epilogue, c)  # fmt: skip
+        each = [sums[i, f] for f in range(c.filters)]
+        write(y, (*place, filter), each, inside, extras, epilogue, c)
 
 
-def pixel_of(y, number):
-    """(image, row, column) of a pixel, counted along all images, and whether it exists."""
+def pixel_of(y, number, exists=True):
+    """(image, row, column) of a pixel, counted along all images, and whether it exists as well."""
     n, p, q = y.shape[:3]
     place = number // (p * q), number // q % p, number % q
-    return place, kd.as_scalar(number < n * p * q)
+    return place, kd.as_scalar(number < n * p * q) & exists
 
 
 @kd.func
@@ -94,9 +94,7 @@ def accumulate(x, filters, pixels, first, exists, config):
         r, s = (tap, 0) if columns == 1 else (tap // columns, tap % columns)
         seen = [seen_at(x, place, inside, (r, s), c) for place, inside in pixels]
         for channel in kd.range(0, channels, c.vector):
-            read = [
-                x.load_vector((*at, start + channel), c.vector, inside) for at, inside in seen
-            ]
+            read = [x.load_vector((*at, start + channel), c.vector, inside) for at, inside in seen]
             held = [
                 filters.load_vector((first + f, r, s, channel), c.vector, exists)
                 for f in range(c.filters)
@@ -184,9 +182,7 @@ def choose(
     each = max(n for n in _FOUR if k // groups % n == 0)
     across = min(_WARP, 1 << math.ceil(math.log2(-(-k // each))))
     pixels = math.prod(result.shape[:3])
-    per_thread = max(
-        (n for n in _FOUR if pixels * k >= n * each * _BUSY_THREADS), default=1
-    )
+    per_thread = max((n for n in _FOUR if pixels * k >= n * each * _BUSY_THREADS), default=1)
     config = replace(
         config, pixels=per_thread, filters=each, across=across,
         vector=_channels_at_a_time(x, filters, channels),

@@ -63,16 +63,15 @@ def windows(
 def taken_of(x, image, pixel, channel, exists, config):
     """What is taken of a window, for `width` neighbouring channels."""
     c = config
-    begins = [p * s // z - b for p, s, z, b in zip(pixel, c.stride, c.scale, c.padding)]
+    begins = [
+        p * step // scale - before
+        for p, step, scale, before in zip(pixel, c.stride, c.scale, c.padding, strict=True)
+    ]
     held = kd.rmem(kd.f32, c.width).fill(-math.inf if c.take == "max" else 0.0)
     count = kd.as_scalar(0.0, kd.f32)
     for tap in kd.range(c.kernel[0] * c.kernel[1]):
-        at = [
-            begin + element * step
-            for begin, element, step in zip(
-                begins, (tap // c.kernel[1], tap % c.kernel[1]), c.dilation
-            )
-        ]
+        element = tap // c.kernel[1], tap % c.kernel[1]
+        at = [begins[axis] + element[axis] * c.dilation[axis] for axis in range(2)]
         inside = exists
         for axis, where in enumerate(at):
             inside = inside & (where >= 0) & (where < x.shape[1 + axis])

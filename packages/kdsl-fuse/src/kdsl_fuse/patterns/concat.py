@@ -27,7 +27,9 @@ class Concat:
             (("f32", (5, 6)), ("bf16", (3, 10))),
         ),
         Example(
-            "integers", lambda kf, x, y: kf.concatenate([x, y], 1), (("i32", (3, 1)), ("i32", (3, 4)))
+            "integers",
+            lambda kf, x, y: kf.concatenate([x, y], 1),
+            (("i32", (3, 1)), ("i32", (3, 4))),
         ),
     )
 

@@ -1,14 +1,16 @@
-"""Views behind products go behind their tails, so that the tails stay with the products."""
+"""Views behind kernels go behind what reads them, so that tails stay with their kernels."""
 
 from __future__ import annotations
 
 from kdsl_fuse.calls import stored
 from kdsl_fuse.graph import Graph, Node
 from kdsl_fuse.match import SOURCES, is_free, is_pointwise
+from kdsl_fuse.ops.reductions import REDUCTIONS
 from kdsl_fuse.rewrites.dead_nodes import take_instead
 from kdsl_fuse.strided import broadcasts
 
 _SUNK = ("Transpose", "Reshape")
+_REDUCTIONS = frozenset(op.name for op in REDUCTIONS)
 
 
 def sink_views(graph: Graph) -> None:
@@ -19,6 +21,8 @@ def sink_views(graph: Graph) -> None:
     for node in list(graph):
         if node.op.name == "Concat":
             _sink_transposes(graph, node)
+        elif node.op.name in _REDUCTIONS:
+            _sink_reduced(graph, node)
         inner: Node | None = node
         while inner is not None and is_pointwise(inner):  # of several views, one after the other
             inner = _sink(graph, inner)
@@ -48,6 +52,22 @@ def _sink_transposes(graph: Graph, node: Node) -> None:
         parts = [graph.operands(x)[0] for x in (first, *others)]
         joined = graph.add("Concat", *parts, axis=perm[node.op["axis"]], loc=node.loc)
         take_instead(graph, node, graph.add("Transpose", joined, perm=perm, loc=node.loc))
+
+
+def _sink_reduced(graph: Graph, node: Node) -> None:
+    """A reduction of transposed axes becomes one of the axes as they lie."""
+    (x,) = graph.operands(node)
+    if not _is_sunk(graph, x) or x.op.name != "Transpose":
+        return
+    perm, axes, keepdims = x.op["perm"], node.op["axes"], node.op["keepdims"]
+    own = tuple(sorted(perm[axis] for axis in axes))
+    (source,) = graph.operands(x)
+    reduced = graph.add(node.op.name, source, axes=own, keepdims=keepdims, loc=node.loc)
+    order = perm
+    if not keepdims:
+        kept = [axis for axis in range(x.rank) if axis not in own]
+        order = tuple(kept.index(perm[axis]) for axis in range(x.rank) if axis not in axes)
+    take_instead(graph, node, graph.add("Transpose", reduced, perm=order, loc=node.loc))
 
 
 def _is_sunk(graph: Graph, node: Node) -> bool:
