@@ -15,6 +15,7 @@ import numpy as np
 from kdsl_core.errors import FusionError
 from kdsl_fuse import arrays
 from kdsl_fuse.frontends.traced import TracedArray, apply
+from kdsl_fuse.ops.windows import Pads, Pair
 from kdsl_fuse.origin import author_loc
 
 Sizes = int | Sequence[int]
@@ -190,34 +191,32 @@ def _numbers(value: Sizes, name: str, counts: Sequence[int]) -> tuple[int, ...]:
     )
 
 
-def _pair(value: Sizes, name: str) -> tuple[int, int]:
+def _pair(value: Sizes, name: str) -> Pair:
     found = _numbers(value, name, (1, 2))
     return found[0], found[-1]
 
 
-def _pads(value: Sizes) -> tuple[int, int, int, int]:
+def _pads(value: Sizes) -> Pads:
     """Above, left, below, right."""
     found = _numbers(value, "padding", (1, 2, 4))
     top, left = found[0], found[min(1, len(found) - 1)]
-    return (top, left, *(found[2:] or (top, left)))  # type: ignore[return-value]
+    bottom, right = found[2:] or (top, left)
+    return top, left, bottom, right
 
 
-def _ends(value: Sizes) -> tuple[int, int]:
+def _ends(value: Sizes) -> Pair:
     """Before and behind a sequence."""
     return _pair(value, "padding")
 
 
-def _hanging(
-    x: TracedArray, kernel: tuple[int, int], stride: tuple[int, int], pads: Any,
-    dilation: tuple[int, int],
-) -> tuple[int, ...]:  # fmt: skip
+def _hanging(x: TracedArray, kernel: Pair, stride: Pair, pads: Pads, dilation: Pair) -> Pads:
     """Pads with which windows that begin inside, but hang over the edge, fit as well."""
-    found = list(pads)
+    more = [0, 0]
     for i in range(2):
         size, span = x.shape[1 + i], (kernel[i] - 1) * dilation[i] + 1
         free = size + pads[i] + pads[i + 2] - span
         over = -free % stride[i]
-        begins = free + over  # of the last window, from the padded edge
-        if free >= 0 and over and begins < size + pads[i]:
-            found[i + 2] += over
-    return tuple(found)
+        last = free + over  # where its window begins, from the padded edge
+        if free >= 0 and last < size + pads[i]:
+            more[i] = over
+    return pads[0], pads[1], pads[2] + more[0], pads[3] + more[1]

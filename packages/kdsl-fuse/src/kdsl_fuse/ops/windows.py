@@ -69,7 +69,7 @@ def conv_transpose(
     top, left, bottom, right = around[0], around[1], around[2] + extra[0], around[3] + extra[1]
     cut = apart[:, max(-top, 0) :, max(-left, 0) :]
     cut = cut[:, : cut.shape[1] - max(-bottom, 0), : cut.shape[2] - max(-right, 0)]
-    outer = tuple(max(pad, 0) for pad in (top, left, bottom, right))
+    outer = max(top, 0), max(left, 0), max(bottom, 0), max(right, 0)
     return conv(cut, w[:, ::-1, ::-1], (1, 1), outer, dilation, groups)
 
 

@@ -1,4 +1,4 @@
-"""What torch's convolutions, poolings and upsamplings mean in the words of `@kf.fuse`."""
+"""What torch's convolutions and poolings mean in the words of `@kf.fuse`."""
 
 from __future__ import annotations
 
@@ -53,22 +53,9 @@ def _adaptive(x: Any, size: Sequence[int]) -> TracedArray:
     return rows.mean(x, (2, 3), keepdims=True)
 
 
-def _upsample(x: Any, size: Any, *scales: Any) -> TracedArray:
-    wanted = tuple(size) if size is not None else None
-    if wanted is None:  # the form "vec" states factors
-        (factors,) = scales
-        wanted = tuple(int(n * s) for n, s in zip(x.shape[2:], factors, strict=True))
-    whole = all(n % m == 0 for n, m in zip(wanted, x.shape[2:], strict=True))
-    only(whole, "upsampling by whole factors")
-    factors = (wanted[0] // x.shape[2], wanted[1] // x.shape[3])
-    return images.upsample2d(x, factors, "NCHW")
-
-
 IMAGES: dict[str, Callable[..., Any]] = {
     "aten.convolution.default": _convolution,
     "aten.max_pool2d_with_indices.default": _max_pool,
     "aten.avg_pool2d.default": _avg_pool,
     "aten._adaptive_avg_pool2d.default": _adaptive,
-    "aten.upsample_nearest2d.default": _upsample,
-    "aten.upsample_nearest2d.vec": _upsample,
 }
