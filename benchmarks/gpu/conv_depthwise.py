@@ -23,7 +23,8 @@ from shapes import SHAPES_FILE, buffer_sets
 
 import kdsl_core as kd
 from kdsl_fuse.kernels.conv_depthwise_config import DepthwiseConfig
-from kdsl_fuse.kernels.conv_depthwise_plan import DepthwisePlan, fitted
+from kdsl_fuse.kernels.conv_depthwise_plan import DepthwisePlan
+from kdsl_fuse.kernels.conv_depthwise_space import fitted
 from kdsl_fuse.kernels.conv_depthwise_sm90 import KERNELS, identity
 from kdsl_fuse.kernels.conv_problem import ConvProblem
 
@@ -81,18 +82,18 @@ def variants(p: ConvProblem) -> list[DepthwisePlan]:
     taps = p.kernel[1]
     height = p.output[0]
     rows = next((r for r in (8, 7) if height % r == 0), 8)
-    shapes = [(32, 2, 1, 2), (32, 2, 2, 1), (32, 1, 3, 1), (32, 1, 2, 2), (64, 1, 2, 1), (32, 3, 1, 2), (32, 1, 4, 1)]
+    shapes = [(32, 2, 1, 2), (32, 2, 2, 1), (32, 1, 3, 1), (32, 1, 2, 2), (64, 1, 2, 1), (32, 3, 1, 2), (32, 1, 4, 1), (32, 2, 1, 2, 2), (32, 1, 3, 1, 2)]
     products = {3: (0,), 5: (0, 2, 4), 7: (4, 6, 2, 8)}[taps]
     found = []
-    def add(channels, teams, blocks, stages, rows, product):
-        c = DepthwiseConfig(p.kernel, p.stride, p.padding, p.dilation, channels=channels, rows=rows, teams=teams, stages=stages, products=product, blocks_per_sm=blocks)
+    def add(channels, teams, blocks, stages, rows, product, buffers=1):
+        c = DepthwiseConfig(p.kernel, p.stride, p.padding, p.dilation, channels=channels, rows=rows, teams=teams, stages=stages, products=product, buffers=buffers, blocks_per_sm=blocks)
         c = fitted(p, c)
         if c is not None:
             plan = DepthwisePlan(p, c)
             if str(plan) not in map(str, found):
                 found.append(plan)
     for shape in shapes:
-        add(*shape, rows, products[0])
+        add(*shape[:4], rows, products[0], *shape[4:])
     for product in products[1:]:
         add(32, 2, 1, 2, rows, product)
         add(32, 1, 3, 1, rows, product)

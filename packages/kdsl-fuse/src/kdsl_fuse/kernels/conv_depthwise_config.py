@@ -10,7 +10,10 @@ import kdsl_core as kd
 WARP = 32
 LANE_CHANNELS = 8  # of a warp: the columns of one matrix, 16 bytes of a pixel
 STRIP = 8  # pixels of a row that the lanes of a warp hold: the rows of one matrix
+MOST_TEAMS = 15  # each has one of the block's barriers, besides the one of all threads
+MOST_THREADS = 1024
 BLOCKS_PER_SM = (1, 2, 3, 4, 5, 6, 8)  # that registers are chosen for
+MOST_TAPS = 121  # of a window: as many weights as registers hold
 WIDTHS = (16, 32, 64)  # channels of a tile: pixels of 32, 64 or 128 bytes, which TMA swizzles
 
 
@@ -38,6 +41,30 @@ class DepthwiseConfig:
     buffers: int = 1
     products: int = 0
     blocks_per_sm: int = 1
+
+    def __post_init__(self) -> None:
+        counts = (self.rows, self.teams, self.stages, self.buffers, *self.tile, *self.kernel)
+        shape = self.channels in WIDTHS and min(counts) >= 1
+        if not shape or self.teams > MOST_TEAMS or self.threads > MOST_THREADS:
+            raise kd.ArgumentError(
+                f"a tile has one of {WIDTHS} channels and no size below 1, for up to {MOST_TEAMS} "
+                f"teams and {MOST_THREADS} threads, got {self}",
+                code="K979",
+                fix="take what `choose` gives as an example",
+            )
+        if self.products % 2 or not 0 <= self.products <= self.kernel[1] + self.kernel[1] % 2:
+            raise kd.ArgumentError(
+                f"tensor cores take an even number of the {self.kernel[1]} columns of taps, one "
+                f"more where all are taken and that is odd, got {self.products}",
+                code="K979",
+                fix="pass products=0 for none",
+            )
+        if self.blocks_per_sm not in BLOCKS_PER_SM:
+            raise kd.ArgumentError(
+                f"registers are chosen for one of {BLOCKS_PER_SM} blocks, got {self.blocks_per_sm}",
+                code="K979",
+                fix="take the next lower one",
+            )
 
     @property
     def groups(self) -> int:
@@ -119,3 +146,41 @@ class DepthwiseConfig:
 def _reach(outputs: int, taps: int, stride: int, dilation: int) -> int:
     """Inputs that neighbouring outputs depend on."""
     return (outputs - 1) * stride + (taps - 1) * dilation + 1
+
+
+@dataclass(frozen=True)
+class DirectConfig:
+    """How threads of the portable depthwise convolution share its results.
+
+    `kernel`, `stride`, `padding` and `dilation` are the convolution's, along height and width;
+    each input channel has `multiplier` filters. A thread computes `outputs` (rows, columns) of
+    `width` neighbouring filters at a time; `lanes` threads of a block's `threads` take
+    neighbouring filters. `overlap` says that the kernel itself waits for the launch before, which
+    takes sm_90.
+    """
+
+    kernel: tuple[int, int]
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[int, int] = (0, 0)
+    dilation: tuple[int, int] = (1, 1)
+    multiplier: int = 1
+    width: int = 1
+    outputs: tuple[int, int] = (1, 4)
+    lanes: int = 32
+    threads: int = 128
+    overlap: bool = True
+
+    @property
+    def taps(self) -> int:
+        """Weights of a filter."""
+        return self.kernel[0] * self.kernel[1]
+
+    @property
+    def channels(self) -> int:
+        """Filters of a block."""
+        return self.lanes * self.width
+
+    @property
+    def patches(self) -> int:
+        """Patches of `outputs` that a block computes at a time."""
+        return self.threads // self.lanes

@@ -38,17 +38,16 @@ def conv_depthwise_sm90(
     block = Block(config, X, W, Y)
     if kd.thread_rank() == 0:
         block.load.prefetch()
-        block.ring.init()
-        block.weighed.init()
+        for barrier in (block.arrived, block.emptied, block.weighed):
+            barrier.init()
         kd.fence_mbarrier_init()
     kd.sync_threads()
     kd.wait_for_dependencies()
     kd.launch_dependents()
     warp = kd.warp_uniform(kd.warp_idx())
-    writer = block.ring.writer()
     if warp == 0:
-        begin(block, writer)
-    compute(Worker(block, warp, epilogue, extras), block.ring.reader(), writer)
+        begin(block)
+    compute(Worker(block, warp, epilogue, extras))
 
 
 KERNELS = {n: kd.kernel(min_blocks_per_sm=n)(conv_depthwise_sm90) for n in BLOCKS_PER_SM}
@@ -66,7 +65,8 @@ class Block:
         self.load = kd.tma_load(X, self.input[..., 0], config.input_tile)
         out = self.output[..., 0, 0, 0]
         self.store = kd.tma_store(Y, out, (1, config.rows, STRIP, config.channels))
-        self.ring = kd.collective.TmaPipeline(config.stages, self.load.bytes, config.warps)
+        self.arrived = kd.mbarrier(1, config.stages, name="arrived")
+        self.emptied = kd.mbarrier(config.warps, config.stages, name="emptied")
         self.weighed = kd.mbarrier(name="weighed")
         parts = kd.ceil_div(Y.shape[3], config.channels)
         number = kd.block_idx()[0]
@@ -77,21 +77,24 @@ class Block:
             for size, extent in zip(Y.shape[:3], config.output_tile[:3], strict=True)
         ]
 
-    @property
-    def tiles(self) -> Any:
-        """Tiles of one part of the channels."""
-        return self.counts[0] * self.counts[1] * self.counts[2]
+        self.tiles = self.counts[0] * self.counts[1] * self.counts[2]
 
-    def origin(self, number: Any) -> tuple[Any, Any, Any]:
-        """Image, row and column of a tile's first result."""
+    def origin(self, turn: Any) -> tuple[Any, Any, Any]:
+        """Image, row and column of the first result of the block's tile number `turn`."""
         images, rows, columns, _ = self.config.output_tile
+        number = self.first + turn * self.step
         column, rest = number % self.counts[2], number // self.counts[2]
         row, image = rest % self.counts[1], rest // self.counts[1]
         return image * images, row * rows, column * columns
 
+    def stage(self, turn: Any) -> tuple[Any, Any]:
+        """The stage of a tile, and the parity of its phase."""
+        stages = self.config.stages
+        return turn % stages, (turn // stages % 2).to(kd.u32)
+
 
 @kd.func
-def begin(block, ring):
+def begin(block):
     """One thread brings the weights and the first tiles."""
     c = block.config
     if kd.elect_one():
@@ -101,42 +104,43 @@ def begin(block, ring):
         of_tile = kd.Layout(c.channels * c.taps)
         source = block.weights.with_layout(of_tile, block.channel * c.taps)
         kd.bulk_load(source, block.taps, count, block.weighed)
-    for turn in range(c.stages):
-        bring(block, ring, block.first + turn * block.step)
+        for turn in range(c.stages):
+            bring(block, kd.as_scalar(turn))
 
 
 @kd.func
-def bring(block, ring, number):
-    """One thread of a warp brings a tile to the next stage, if there is such a tile."""
+def bring(block, turn):
+    """Start copying a tile to its stage, which is free, if there is such a tile."""
     c = block.config
-    if number < block.tiles:
-        if kd.elect_one():
-            image, row, column = block.origin(number)
-            stage, full = ring.acquire()
-            place = (
-                image, row * c.stride[0] - c.padding[0], column * c.stride[1] - c.padding[1],
-                block.channel,
-            )  # fmt: skip
-            block.load(block.input[..., stage], place, full)
-        ring.advance()
+    if block.first + turn * block.step < block.tiles:
+        image, row, column = block.origin(turn)
+        stage, _ = block.stage(turn)
+        place = (
+            image, row * c.stride[0] - c.padding[0], column * c.stride[1] - c.padding[1],
+            block.channel,
+        )  # fmt: skip
+        block.arrived[stage].arrive_expect(block.load.bytes)
+        block.load(block.input[..., stage], place, block.arrived[stage])
 
 
 @kd.func
-def compute(worker, reader, writer):
-    """The strips of each tile; one warp brings the next tile once all have read one."""
+def compute(worker):
+    """The strips of each tile; one thread brings the next tile once all have read one."""
     block, c = worker.block, worker.block.config
     block.weighed.wait(0)
     worker.read_weights()
-    for number in kd.range(block.first, block.tiles, block.step):
-        origin = block.origin(number)
-        stage = reader.wait()
+    for turn in kd.range(kd.ceil_div(block.tiles - block.first, block.step)):
+        stage, parity = block.stage(turn)
+        block.arrived[stage].wait(parity)
         for unit in kd.range(worker.team, c.units, c.teams):
             worker.convolve(stage, unit)
-            worker.finish(origin, unit)
+            worker.finish(turn, unit)
         kd.sync_warp()
-        reader.release(worker.lane)
+        block.emptied[stage].arrive(pred=worker.lane == 0)
         if worker.warp == 0:
-            bring(block, writer, number + c.stages * block.step)
+            if kd.elect_one():
+                block.emptied[stage].wait(parity)
+                bring(block, turn + c.stages)
     if worker.leads:
         kd.tma_store_wait(0)
 
@@ -157,7 +161,7 @@ class Worker:
         columns = c.kernel[1] + c.kernel[1] % 2
         self.pixels = kd.rmem(dtype, kd.Layout((4, columns)), name="pixels")
         self.sums = kd.rmem(kd.f32, kd.Layout((4, c.rows)), name="sums")
-        self.results = kd.rmem(kd.f32, kd.Layout((4, c.rows)), name="results")
+        self.results = kd.rmem(kd.f32, kd.Layout(4), name="results")
         self.rounded = kd.rmem(dtype, kd.Layout((4, c.rows)), name="rounded")
         self.source, self.target = flat(block.input), flat(block.output)
         self.starts = [self._start(2 * pair) for pair in range(columns // 2)]
@@ -255,30 +259,27 @@ class Worker:
                     self.sums[i, o] = kd.fma(value, factor, self.sums[i, o])
 
     @kd.func
-    def finish(self, origin, unit):
+    def finish(self, turn, unit):
         """Apply the epilogue to both strips and start their way to memory."""
         c, block = self.block.config, self.block
+        origin, buffer = block.origin(turn), self._buffer(turn, unit)
         places = [self._global(origin, kd.as_scalar(2 * unit + half)) for half in range(2)]
-        for half, at in enumerate(places):
-            for o in range(c.rows):
-                found = self._results(at, half, o)
-                for e in range(2):
-                    self.results[2 * half + e, o] = found[e]
-        kd.convert_fragment(
-            self.results.with_layout(kd.Layout(4 * c.rows)),
-            self.rounded.with_layout(kd.Layout(4 * c.rows)),
-        )
+        for o in range(c.rows):
+            for half, at in enumerate(places):
+                for e, value in enumerate(self._results(at, half, o)):
+                    self.results[2 * half + e] = value
+            kd.convert_fragment(self.results, self.rounded[None, o])
         if self.leads:
-            kd.tma_store_wait(0)
+            kd.tma_store_wait(c.buffers - 1)
         self.barrier.sync()
-        self._put()
+        self._put(buffer)
         kd.fence_proxy_async()
         self.barrier.sync()
         if self.leads:
             for half, (image, row, column) in enumerate(places):
                 if 2 * unit + half < c.halves:
                     block.store(
-                        block.output[..., half, 0, self.team], (image, row, column, block.channel)
+                        block.output[..., half, buffer, self.team], (image, row, column, block.channel)
                     )
             kd.tma_store_commit()
 
@@ -300,13 +301,21 @@ class Worker:
             for e in range(2)
         ]
 
-    def _put(self) -> None:
-        """Rounded results to the team's buffer."""
+    def _buffer(self, turn: Any, unit: Any) -> Any:
+        """Which of the team's buffers takes the results of a pair of strips: they take turns."""
+        c = self.block.config
+        if c.buffers == 1:
+            return 0
+        units = (c.units - 1 - self.team) // c.teams + 1
+        return (turn * units + unit // c.teams) % c.buffers
+
+    def _put(self, buffer: Any) -> None:
+        """Rounded results to a buffer of the team."""
         c, lane = self.block.config, self.lane
         row = STRIP * c.channels
         half, pixel = lane // 8 % 2, lane % 8
         inner = c.swizzle(pixel * c.channels + self.group * LANE_CHANNELS)
-        first = (self.team * c.buffers * 2 + half) * c.rows * row + inner
+        first = ((self.team * c.buffers + buffer) * 2 + half) * c.rows * row + inner
         for o in range(0, c.rows, 2):
             matrices = 4 if o + 1 < c.rows else 2
             further = lane // 16 * row if matrices == 4 else 0
