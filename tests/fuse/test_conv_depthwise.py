@@ -93,10 +93,9 @@ def simulated(
     out = np.full((p.batch, *p.output, p.filters), np.nan, dtype)
     taps = w.reshape(p.filters, *((-1,) if isinstance(c, DepthwiseConfig) else p.kernel))
     kernel = KERNELS[c.blocks_per_sm] if isinstance(c, DepthwiseConfig) else direct
-    parts = -(-p.filters // c.channels)
     result = kd.simulate(
         kernel,
-        grid=plan.grid if blocks is None else parts * blocks,
+        grid=plan.grid if blocks is None else (plan.grid[0], blocks),
         block=c.threads,
         args=(x, taps, out),
         kwargs={"epilogue": identity, "config": c},
@@ -349,8 +348,8 @@ def test_plan() -> None:
     plan = choose(p, kd.bf16)
     assert isinstance(plan, DepthwisePlan)
     parts = math.ceil(96 / plan.config.channels)
-    assert plan.grid % parts == 0 and plan.grid <= 132 * plan.config.blocks_per_sm
-    assert choose(replace(p, batch=1, height=8, width=8), kd.bf16).grid == parts
+    assert plan.grid == (parts, 132 * plan.config.blocks_per_sm // parts)
+    assert choose(replace(p, batch=1, height=8, width=8), kd.bf16).grid == (parts, 1)
     assert p.depthwise and space.fits(plan.config)
     x, w, _ = operands(problem((3, 3)))
     assert problem_of(x, w, (1, 1), (1, 1), (1, 1)) == problem((3, 3))

@@ -24,14 +24,13 @@ def conv_depthwise(
 ):
     """Y = epilogue(depthwise convolution of X by W, extras…), accumulated in f32.
 
-    Filter k is of channel k div `config.multiplier`. Extras are like Y, perhaps broadcast by
+    Filter k is of channel k div `config.multiplier`. The grid is (parts of the filters, blocks that
+    share the pixels of each part). Extras are like Y, perhaps broadcast by
     strides of 0.
     """
     begin(config)
     c = config
-    parts = kd.ceil_div(Y.shape[3], c.channels)
-    number, thread = kd.block_idx()[0], kd.thread_rank()
-    first = (number % parts) * c.channels
+    thread, first = kd.thread_rank(), kd.block_idx()[0] * c.channels
     weights = kd.smem(kd.f32, (c.channels, c.taps), name="weights")
     read_weights(c, W, first, weights)
     kd.sync_threads()
@@ -40,8 +39,8 @@ def conv_depthwise(
     rows, columns = (
         kd.ceil_div(size, n) for size, n in zip(Y.shape[1:3], c.outputs, strict=True)
     )
-    start = number // parts * c.patches + thread // c.lanes
-    step = kd.grid_dim()[0] // parts * c.patches
+    start = kd.block_idx()[1] * c.patches + thread // c.lanes
+    step = kd.grid_dim()[1] * c.patches
     if window.channel < Y.shape[3]:
         for patch in kd.range(start, Y.shape[0] * rows * columns, step):
             column, rest = patch % columns, patch // columns

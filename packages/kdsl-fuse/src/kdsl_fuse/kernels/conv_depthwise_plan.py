@@ -50,14 +50,14 @@ class DepthwisePlan:
         )
 
     @property
-    def grid(self) -> int:
+    def grid(self) -> tuple[int, int]:
         """Blocks: as many as run at a time, the same number for each part of the channels."""
         p, c = self.problem, self.config
         extents = zip((p.batch, *p.output), c.output_tile[:3], strict=True)
         tiles = math.prod(-(-size // extent) for size, extent in extents)
         parts = -(-p.channels // c.channels)
         room = self.multiprocessors * c.blocks_per_sm // parts
-        return parts * max(1, min(tiles, room))
+        return parts, max(1, min(tiles, room))
 
     @cached_property
     def launch(self) -> Any:
@@ -89,14 +89,14 @@ class DirectPlan:
         return f"direct {c.outputs[0]}x{c.outputs[1]}x{c.width} l{c.lanes} t{c.threads}"
 
     @property
-    def grid(self) -> int:
+    def grid(self) -> tuple[int, int]:
         """Blocks: several for each multiprocessor, the same number for each part of the filters."""
         p, c = self.problem, self.config
         extents = zip(p.output, c.outputs, strict=True)
         patches = p.batch * math.prod(-(-size // extent) for size, extent in extents)
         parts = -(-p.filters // c.channels)
         room = self.multiprocessors * BLOCKS // parts
-        return parts * max(1, min(-(-patches // c.patches), room))
+        return parts, max(1, min(-(-patches // c.patches), room))
 
     @cached_property
     def launch(self) -> Any:

@@ -33,7 +33,7 @@ def conv_depthwise_sm90(
 ):
     """Y = epilogue(depthwise convolution of X, extras…); W has the taps of each channel, by rows.
 
-    Extras are like Y, perhaps broadcast by strides of 0.
+    The grid is (parts of the channels, blocks that share the tiles of each part). Extras are like Y, perhaps broadcast by strides of 0.
     """
     block = Block(config, X, W, Y)
     if kd.thread_rank() == 0:
@@ -68,10 +68,8 @@ class Block:
         self.arrived = kd.mbarrier(1, config.stages, name="arrived")
         self.emptied = kd.mbarrier(config.warps, config.stages, name="emptied")
         self.weighed = kd.mbarrier(name="weighed")
-        parts = kd.ceil_div(Y.shape[3], config.channels)
-        number = kd.block_idx()[0]
-        self.channel = (number % parts) * config.channels
-        self.first, self.step = number // parts, kd.grid_dim()[0] // parts
+        self.channel = kd.block_idx()[0] * config.channels
+        self.first, self.step = kd.block_idx()[1], kd.grid_dim()[1]
         self.counts = [
             kd.ceil_div(size, extent)
             for size, extent in zip(Y.shape[:3], config.output_tile[:3], strict=True)
