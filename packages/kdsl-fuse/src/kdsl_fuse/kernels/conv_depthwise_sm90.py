@@ -127,12 +127,14 @@ def compute(worker):
     block, c = worker.block, worker.block.config
     block.weighed.wait(0)
     worker.read_weights()
+    worker.read_fixed()
     for turn in kd.range(kd.ceil_div(block.tiles - block.first, block.step)):
         stage, parity = block.stage(turn)
         block.arrived[stage].wait(parity)
         for unit in kd.range(worker.team, c.units, c.teams):
+            fetched = worker.fetch(turn, unit)
             worker.convolve(stage, unit)
-            worker.finish(turn, unit)
+            worker.finish(turn, unit, fetched)
         kd.sync_warp()
         block.emptied[stage].arrive(pred=worker.lane == 0)
         if worker.warp == 0:
@@ -256,16 +258,54 @@ class Worker:
                     factor = self.factors[i % 2, r * rest + s - c.products]
                     self.sums[i, o] = kd.fma(value, factor, self.sums[i, o])
 
+    def read_fixed(self) -> None:
+        """The extras that are the same for all pixels."""
+        channel = self.first + 2 * (self.lane % 4)
+        inside = kd.as_scalar(channel < self.block.y.shape[3])
+        self.fixed = {
+            i: neighbours(extra, (0, 0, 0, channel), 3, 2, inside)
+            for i, extra in enumerate(self.extras)
+            if all(isinstance(step, int) and step == 0 for step in extra.stride[:3])
+        }
+
+    def places(self, turn: Any, unit: Any) -> list[tuple[Any, ...]]:
+        """Image, row and column of the first results of both strips."""
+        origin = self.block.origin(turn)
+        halves = [self.place(kd.as_scalar(2 * unit + half)) for half in range(2)]
+        return [tuple(a + b for a, b in zip(origin, at, strict=True)) for at in halves]
+
+    def fetch(self, turn: Any, unit: Any) -> dict[int, Any]:
+        """The other extras at the lane's pixels, ahead of the sums, as memory takes its time."""
+        left = [i for i in range(len(self.extras)) if i not in self.fixed]
+        if not left:
+            return {}
+        rows, places = range(self.block.config.rows), self.places(turn, unit)
+        return {i: [[self._extra(self.extras[i], at, o) for o in rows] for at in places]
+                for i in left}  # fmt: skip
+
+    def _extra(self, extra: Any, at: tuple[Any, ...], o: int) -> list[Any]:
+        """The lane's two channels of an extra at a pixel."""
+        y = self.block.y
+        place = at[0], at[1] + o, at[2] + self.lane // 4, self.first + 2 * (self.lane % 4)
+        inside = kd.as_scalar(place[0] < y.shape[0])
+        for index, size in zip(place[1:], y.shape[1:], strict=True):
+            inside = inside & (index < size)
+        return neighbours(extra, place, 3, 2, inside)
+
     @kd.func
-    def finish(self, turn, unit):
+    def finish(self, turn, unit, fetched):
         """Apply the epilogue to both strips and start their way to memory."""
         c, block = self.block.config, self.block
-        origin, buffer = block.origin(turn), self._buffer(turn, unit)
-        places = [self._global(origin, kd.as_scalar(2 * unit + half)) for half in range(2)]
+        places, buffer = self.places(turn, unit), self._buffer(turn, unit)
         for o in range(c.rows):
-            for half, at in enumerate(places):
-                for e, value in enumerate(self._results(at, half, o)):
-                    self.results[2 * half + e] = value
+            for half in range(2):
+                for e in range(2):
+                    own = [
+                        self.fixed[i][e] if i in self.fixed else fetched[i][half][o][e]
+                        for i in range(len(self.extras))
+                    ]
+                    value = self.epilogue(self.sums[2 * half + e, o], *own)
+                    self.results[2 * half + e] = kd.as_scalar(value)
             kd.convert_fragment(self.results, self.rounded[None, o])
         if self.leads:
             kd.tma_store_wait(c.buffers - 1)
@@ -280,24 +320,6 @@ class Worker:
                         block.output[..., half, buffer, self.team], (image, row, column, block.channel)
                     )
             kd.tma_store_commit()
-
-    def _global(self, origin: Any, half: Any) -> tuple[Any, Any, Any]:
-        """Image, row and column of a strip's first result."""
-        return tuple(a + b for a, b in zip(origin, self.place(half), strict=True))
-
-    def _results(self, at: Any, half: int, o: int) -> list[Any]:
-        """The epilogue's results of the lane's two channels of a pixel."""
-        y = self.block.y
-        image, row, column = at[0], at[1] + o, at[2] + self.lane // 4
-        channel = self.first + 2 * (self.lane % 4)
-        inside = kd.as_scalar(image < y.shape[0]) & (row < y.shape[1]) & (column < y.shape[2])
-        inside = inside & (channel < y.shape[3])
-        place = (image, row, column, channel)
-        parts = [neighbours(extra, place, 3, 2, inside) for extra in self.extras]
-        return [
-            kd.as_scalar(self.epilogue(self.sums[2 * half + e, o], *(part[e] for part in parts)))
-            for e in range(2)
-        ]
 
     def _buffer(self, turn: Any, unit: Any) -> Any:
         """Which of the team's buffers takes the results of a pair of strips: they take turns."""
