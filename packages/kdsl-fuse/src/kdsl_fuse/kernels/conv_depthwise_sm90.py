@@ -122,6 +122,15 @@ def bring(block, turn):
 
 
 @kd.func
+def refill(block, turn):
+    """Bring the tile that takes the place of tile `turn` once all warps have read that one."""
+    if kd.elect_one():
+        stage, parity = block.stage(turn)
+        block.emptied[stage].wait(parity)
+        bring(block, turn + block.config.stages)
+
+
+@kd.func
 def compute(worker):
     """The strips of each tile; one thread brings the next tile once all have read one."""
     block, c = worker.block, worker.block.config
@@ -138,9 +147,7 @@ def compute(worker):
         kd.sync_warp()
         block.emptied[stage].arrive(pred=worker.lane == 0)
         if worker.warp == 0:
-            if kd.elect_one():
-                block.emptied[stage].wait(parity)
-                bring(block, turn + c.stages)
+            refill(block, turn)
     if worker.leads:
         kd.tma_store_wait(0)
 
@@ -188,7 +195,9 @@ class Worker:
         there = kd.as_scalar(self.first < self.block.y.shape[3])
         own, pair = lane // 4, 2 * (lane % 4)
         first = self.group * LANE_CHANNELS
-        self.diagonals = kd.rmem(self.source.dtype, kd.Layout((2, max(c.products * c.kernel[0], 1))))
+        self.diagonals = kd.rmem(
+            self.source.dtype, kd.Layout((2, max(c.products * c.kernel[0], 1)))
+        )
         self.diagonals.fill(0)
         rest = max(c.kernel[1] - c.products, 0)
         self.factors = kd.rmem(kd.f32, kd.Layout((2, max(rest * c.kernel[0], 1))))
@@ -317,7 +326,8 @@ class Worker:
             for half, (image, row, column) in enumerate(places):
                 if 2 * unit + half < c.halves:
                     block.store(
-                        block.output[..., half, buffer, self.team], (image, row, column, block.channel)
+                        block.output[..., half, buffer, self.team],
+                        (image, row, column, block.channel),
                     )
             kd.tma_store_commit()
 

@@ -1,4 +1,4 @@
-"""Which configurations of the Hopper depthwise convolution are worth trying, and which one first."""
+"""Which configurations of the Hopper depthwise convolution are worth trying, and which first."""
 
 from __future__ import annotations
 
