@@ -1,4 +1,4 @@
-"""Depthwise convolutions ready to launch: sizes checked, a kernel and its configuration, the grid."""
+"""Depthwise convolutions ready to launch: sizes checked, kernel, configuration and grid."""
 
 from __future__ import annotations
 

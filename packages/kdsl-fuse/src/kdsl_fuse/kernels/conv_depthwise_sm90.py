@@ -1,12 +1,12 @@
 """Depthwise convolution on Hopper (sm_90a) for 16-bit NHWC images.
 
-A persistent grid: in each block one thread copies tiles of the input with their halo into a ring of
-shared-memory stages (TMA, which reads zeros outside of the image). A warp keeps the weights of eight
+A persistent grid: in each block one thread copies tiles of the input with their halo into stages of
+shared memory (TMA, which reads zeros outside of the image). A warp keeps the weights of eight
 channels in registers and computes two strips of eight pixels, several rows high: `ldmatrix` brings
 eight pixels of eight channels as they lie, for each column of taps. These fragments are multiplied
-with diagonal matrices of weights by tensor cores (two taps an instruction), or unpacked and
-multiplied by ordinary instructions: both add to the same accumulators, so that both pipes work.
-Results leave through shared memory (`stmatrix`, TMA).
+with diagonal matrices of weights by tensor cores, two taps at a time, or unpacked and multiplied by
+ordinary instructions: both add to the same accumulators, so that both pipes can work. Results leave
+through shared memory (`stmatrix`, TMA).
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def conv_depthwise_sm90(
 ):
     """Y = epilogue(depthwise convolution of X, extras…); W has the taps of each channel, by rows.
 
-    The grid is (parts of the channels, blocks that share the tiles of each part). Extras are like Y, perhaps broadcast by strides of 0.
+    The grid is (parts of the channels, blocks that share the tiles of each part). Extras are like
+    Y, perhaps broadcast by strides of 0.
     """
     block = Block(config, X, W, Y)
     if kd.thread_rank() == 0:
