@@ -59,7 +59,7 @@ class GroupedConfig:
                 code="K990",
                 fix="round rows and columns up; what hangs over is not stored",
             )
-        if self.stages <= self.window or max(self.slab, self.width) > MOST_BOX:
+        if self.stages <= self.window or max(self.slab, self.width * self.stride[1]) > MOST_BOX:
             raise kd.ArgumentError(
                 f"a step needs {self.window} slabs of {self.slab} rows of {self.width} pixels, at "
                 f"most {MOST_BOX} each way, and another stage to fill; got {self.stages} stages",
@@ -142,10 +142,24 @@ class GroupedConfig:
         return self.steps + self.window - 1
 
     @property
+    def planes(self) -> tuple[int, ...]:
+        """First columns of a slab's planes, each of which has every stride-th column.
+
+        So neighbouring results read neighbouring pixels, whatever the stride.
+        """
+        step, apart = self.stride[1], self.dilation[1]
+        return tuple(sorted({s * apart % step for s in range(self.kernel[1])}))
+
+    @property
     def width(self) -> int:
-        """Pixels of a row of a slab: whole patterns of the swizzle."""
-        last = (self.columns - 1) * self.stride[1] + (self.kernel[1] - 1) * self.dilation[1]
+        """Pixels of a row of a plane: whole patterns of the swizzle."""
+        last = self.columns - 1 + (self.kernel[1] - 1) * self.dilation[1] // self.stride[1]
         return -(-(last + 1) // OCTET) * OCTET
+
+    @property
+    def plane(self) -> int:
+        """Elements of a plane."""
+        return self.slab * self.width * self.line
 
     @property
     def strips(self) -> int:
@@ -174,9 +188,14 @@ class GroupedConfig:
         return 2 * taps * self.kernel[0] * self.octets
 
     @property
+    def registers_wanted(self) -> int:
+        """Registers of a thread with which the assembler spills nothing, as it was seen to."""
+        return self.weight_registers * 5 // 4 + 4 * self.units * self.octets + 50
+
+    @property
     def shared_bytes(self) -> int:
         """Shared memory of a block, but for its barriers."""
-        slabs = self.stages * self.slab * self.width * self.line
+        slabs = self.stages * len(self.planes) * self.plane
         results = self.buffers * self.rows * self.columns * self.filters
         held = 0
         if self.weights == "shared":

@@ -58,10 +58,10 @@ class Halo:
 
     def __init__(self, config: Any, x: Any, work: Work) -> None:
         self.config, self.x, self.work = config, x, work
-        line, width = config.line, config.width
-        self.size = config.slab * width * line
-        shape = (config.slab, width, line, config.stages)
-        layout = kd.Layout(shape, (width * line, line, 1, self.size))
+        line, width, planes = config.line, config.width, len(config.planes)
+        self.size = planes * config.plane
+        shape = (config.slab, width, line, planes, config.stages)
+        layout = kd.Layout(shape, (width * line, line, 1, config.plane, self.size))
         swizzle = swizzle_of(line * x.dtype.bytes, x.dtype)
         self.slabs = kd.smem(x.dtype, kd.ComposedLayout(swizzle, 0, layout), name="slabs")
         self.raw = kd.recast(self.slabs, x.dtype, kd.Layout(self.size * config.stages))
@@ -78,10 +78,11 @@ class Halo:
     def starts(self) -> list[Any]:
         """For each slab of the window, its start less that of a window in one piece."""
         stages, found = self.config.stages, []
+        rows = self.config.plane
         for i in range(self.config.window):
             stage = self.oldest.index + i
             stage = kd.where(stage >= stages, stage - stages, stage) if i else stage
-            found.append(((stage - i) * self.size).assume_divisible(OCTET))
+            found.append((stage * self.size - i * rows).assume_divisible(OCTET))
         return found
 
 
@@ -91,8 +92,10 @@ class TmaHalo(Halo):
     def __init__(self, config: Any, x: Any, work: Work) -> None:
         super().__init__(config, x, work)
         tile = (1, config.slab, config.width, config.line)
-        self.copy = kd.tma_load(x, self.slabs[..., 0], tile)
-        self.ring = kd.collective.TmaPipeline(config.stages, self.copy.bytes, config.warps)
+        steps = (1, 1, config.stride[1], 1)
+        self.copy = kd.tma_load(x, self.slabs[..., 0, 0], tile, steps=steps)
+        bytes_ = self.copy.bytes * len(config.planes)
+        self.ring = kd.collective.TmaPipeline(config.stages, bytes_, config.warps)
         self.at = RingPosition(config.stages, 0, 0)
 
     def init(self) -> None:
@@ -126,8 +129,9 @@ def fill_ring(halo):
             tile = halo.work.at(number)
             row, column = halo.corner(tile)
             stage, full = writer.acquire()
-            at = tile.image, row, column, halo.work.chunk * halo.config.line
-            halo.copy(halo.slabs[..., stage], at, full)
+            for plane, first in enumerate(halo.config.planes):
+                at = tile.image, row, column + first, halo.work.chunk * halo.config.line
+                halo.copy(halo.slabs[..., plane, stage], at, full)
             writer.advance()
 
 
@@ -166,19 +170,21 @@ def copy_slab(halo, number):
     c, x = halo.config, halo.x
     octets = c.line // OCTET
     pieces = c.slab * c.width * octets
+    step = c.stride[1]
     if number < halo.work.total:
         tile = halo.work.at(number)
         first_row, first_column = halo.corner(tile)
         stage = halo.filling.stage
-        for i in kd.range(kd.thread_rank(), pieces, c.warps * WARP):
-            octet, pixel = i % octets * OCTET, i // octets
-            row, column = pixel // c.width, pixel % c.width
-            h, w = first_row + row, first_column + column
-            channel = halo.work.chunk * c.line + octet
-            inside = (h >= 0) & (h < x.shape[1]) & (w >= 0) & (w < x.shape[2])
-            inside = inside & (channel < x.shape[3])
-            at = kd.where(inside, x.layout((tile.image, h, w, channel)), 0)
-            source = x.with_layout(kd.Layout(OCTET), at.assume_divisible(OCTET))
-            to = halo.slabs.layout((row, column, octet, stage))
-            target = halo.slabs.with_layout(kd.Layout(OCTET), to)
-            kd.copy(source, target, atom=kd.atoms.cp_async(16, zfill=True), pred=inside)
+        for plane, first in enumerate(c.planes):
+            for i in kd.range(kd.thread_rank(), pieces, c.warps * WARP):
+                octet, pixel = i % octets * OCTET, i // octets
+                row, column = pixel // c.width, pixel % c.width
+                h, w = first_row + row, first_column + column * step + first
+                channel = halo.work.chunk * c.line + octet
+                inside = (h >= 0) & (h < x.shape[1]) & (w >= 0) & (w < x.shape[2])
+                inside = inside & (channel < x.shape[3])
+                at = kd.where(inside, x.layout((tile.image, h, w, channel)), 0)
+                source = x.with_layout(kd.Layout(OCTET), at.assume_divisible(OCTET))
+                to = halo.slabs.layout((row, column, octet, plane, stage))
+                target = halo.slabs.with_layout(kd.Layout(OCTET), to)
+                kd.copy(source, target, atom=kd.atoms.cp_async(16, zfill=True), pred=inside)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -19,6 +20,7 @@ from kdsl_fuse.strided import Strided, broadcasts
 
 BARRIER_BYTES = 1024  # of shared memory that tiles leave to barriers and alignment
 MOST_WEIGHTS = 80  # registers of a thread for weights
+REGISTERS = 65536  # of a multiprocessor
 MOST_FILTERS = 256  # of a line's groups
 WIDTHS = (2, 64)  # channels of a group, least and most
 ADDRESSABLE = 16  # bytes that starts and strides are multiples of
@@ -83,95 +85,106 @@ def choose(
 
 @lru_cache(maxsize=1024)
 def _chosen(problem: ConvProblem, target: Target, multiprocessors: int) -> GroupedPlan:
-    found = [GroupedPlan(problem, c, multiprocessors) for c in configs(problem, target)]
+    found = candidates(problem, target, multiprocessors=multiprocessors)
     if not found:
         raise _unfit_groups(problem)
-    return max(found, key=_merit)
+    return found[0]
+
+
+def candidates(
+    problem: ConvProblem, target: Target, *, multiprocessors: int = MULTIPROCESSORS
+) -> list[GroupedPlan]:
+    """The plans that fit a target, those that promise most first."""
+    found = {
+        GroupedPlan(problem, config, multiprocessors): None
+        for first in _first_configs(problem, target)
+        for config in _deepest_configs(problem, first, target)
+    }
+    return sorted(found, key=_merit, reverse=True)
 
 
 def _merit(plan: GroupedPlan) -> float:
     """How well a plan keeps multiprocessors and copies busy, 1 at best."""
     p, c = plan.problem, plan.config
-    (rows, columns), blocks = p.output, plan.grid // plan.chunks
-    waves = -(-plan.items // blocks) * blocks * plan.multiprocessors * c.blocks_per_sm / plan.grid
-    computed = plan.items / waves
-    computed *= plan.chunks * blocks / (plan.grid)
+    rows, columns = p.output
+    turns = -(-plan.items // (plan.grid // plan.chunks))
+    busy = plan.items * plan.chunks / (turns * plan.multiprocessors * c.blocks_per_sm)
     covered = rows * columns * p.batch / (plan.items * c.rows * c.steps * c.columns)
     flight = (c.stages - c.window) * c.slab / ((c.stages - c.window) * c.slab + c.reach)
-    return computed * covered**0.5 * flight**0.25 * (c.steps / c.slabs) ** 0.25
-
-
-def configs(problem: ConvProblem, target: Target) -> Iterator[GroupedConfig]:
-    """Configurations for the sizes that fit the target's shared memory."""
-    for first in _first_configs(problem, target):
-        for rows in (2, 4, 6, 8):
-            config = _deepest(problem, first, rows, target)
-            if config is not None:
-                yield config
+    return busy * covered**0.5 * flight**0.25 * (c.steps / c.slabs) ** 0.25
 
 
 def _first_configs(problem: ConvProblem, target: Target) -> Iterator[GroupedConfig]:
     """Configurations without their rows: who computes which filters, and from what columns."""
     group = problem.channels // problem.groups, problem.filters // problem.groups
-    _, columns = problem.output
-    across = _tile_columns(columns)
-    for line in sorted(LINES, reverse=True):
-        if not _fits_line(line, problem, group):
+    fields = (problem.kernel, group, problem.stride, problem.padding, problem.dilation)
+    copies = "tma" if target.number >= 90 else "cp.async"
+    for line, paired, octets in itertools.product(
+        sorted(LINES, reverse=True), ("rows", "columns"), range(max(group[1] // OCTET, 1), 0, -1)
+    ):
+        if not _fits_line(line, problem, group) or _filters(line, group) % (OCTET * octets):
             continue
-        for octets in range(max(group[1] // OCTET, 1), 0, -1):
-            try:
-                config = GroupedConfig(
-                    problem.kernel, group, problem.stride, problem.padding, problem.dilation,
-                    line=line, rows=2, columns=across, steps=1, stages=2, octets=octets,
-                    warps=_warps(line // group[0] * group[1] // (OCTET * octets)),
-                    copies="tma" if target.number >= 90 else "cp.async",
-                )  # fmt: skip
-            except kd.ArgumentError:
-                continue
-            if config.weight_registers <= MOST_WEIGHTS:
-                yield config
-                return
+        columns = _tile_columns(problem.output[1], OCTET if paired == "rows" else 2 * OCTET)
+        config = GroupedConfig(
+            *fields, line=line, rows=2, columns=columns, steps=1, stages=2, octets=octets,
+            warps=_filters(line, group) // (OCTET * octets), paired=paired, copies=copies,
+        )  # fmt: skip
+        if config.weight_registers <= MOST_WEIGHTS:
+            yield config
+
+
+def _deepest_configs(
+    problem: ConvProblem, first: GroupedConfig, target: Target
+) -> Iterator[GroupedConfig]:
+    """Steps of several heights for one or two blocks of a multiprocessor, with most stages."""
+    for rows, warps, blocks in itertools.product((2, 4, 8), (8, 16), (1, 2)):
+        rounded = min(rows, -(-problem.output[0] // 2) * 2)
+        parts = first.parts
+        if warps % parts and warps < parts:
+            continue
+        wanted = replace(first, rows=rounded, warps=parts * max(warps // parts, 1))
+        config = _deepest(problem, replace(wanted, blocks_per_sm=blocks), target)
+        if config is not None and config.registers_wanted <= REGISTERS // config.threads // blocks:
+            yield config
+
+
+def _filters(line: int, group: tuple[int, int]) -> int:
+    return line // group[0] * group[1]
 
 
 def _fits_line(line: int, problem: ConvProblem, group: tuple[int, int]) -> bool:
     """Whether whole groups make up a line with a fitting number of filters."""
-    if line % group[0] or (line > 16 and line // 2 >= problem.channels):
+    if line % group[0] or group[0] % 2 or (line > 16 and line // 2 >= problem.channels):
         return False
-    filters = line // group[0] * group[1]
+    filters = _filters(line, group)
     return filters <= MOST_FILTERS and (filters in (8, 16, 32) or filters % PANEL == 0)
 
 
-def _warps(parts: int) -> int:
-    """Warps of a block: about eight."""
-    return parts * max(8 // parts, 1)
-
-
-def _tile_columns(columns: int) -> int:
+def _tile_columns(columns: int, across: int) -> int:
     """Columns of a tile: up to 64, as few as cover a row in the same number of tiles."""
     tiles = -(-columns // 64)
-    return -(-columns // (tiles * OCTET)) * OCTET
+    return -(-columns // (tiles * across)) * across
 
 
 def _deepest(
-    problem: ConvProblem, first: GroupedConfig, rows: int, target: Target
+    problem: ConvProblem, wanted: GroupedConfig, target: Target
 ) -> GroupedConfig | None:
-    """The configuration with steps of so many rows, and as many stages as fit."""
-    wanted = problem.output[0]
-    rows = min(rows, -(-wanted // 2) * 2)
-    steps = _steps(problem, first, rows)
+    """The configuration with as many steps as an item may have, and as many stages as fit."""
+    steps = _steps(problem, wanted)
+    room = (target.shared_bytes + 1024) // wanted.blocks_per_sm - 1024 - BARRIER_BYTES
     for stages in range(12, 1, -1):
         try:
-            config = replace(first, rows=rows, steps=steps, stages=stages)
+            config = replace(wanted, steps=steps, stages=stages)
         except kd.ArgumentError:
             continue
-        if config.shared_bytes + BARRIER_BYTES <= target.shared_bytes:
-            return config if config.stages >= config.window + 1 else None
+        if config.shared_bytes <= room:
+            return config
     return None
 
 
-def _steps(problem: ConvProblem, first: GroupedConfig, rows: int) -> int:
+def _steps(problem: ConvProblem, first: GroupedConfig) -> int:
     """Steps of an item: down the whole image, unless that leaves multiprocessors idle."""
-    whole = -(-problem.output[0] // rows)
+    whole = -(-problem.output[0] // first.rows)
     across = -(-problem.output[1] // first.columns) * -(-problem.channels // first.line)
     wanted = -(-4 * MULTIPROCESSORS // (problem.batch * across))
     return max(-(-whole // max(wanted, 1)), 1)

@@ -30,19 +30,21 @@ class Window:
     def _place(self, tap: Tap) -> Any:
         """Where the lane's row of a matrix starts, for the first strip and row."""
         c, (s, octet) = self.config, tap
-        pixel = self.row * c.stride[1] + s * c.dilation[1]
+        column = s * c.dilation[1]
+        pixel = self.row + column // c.stride[1]
         if c.paired == "columns":
-            pixel = pixel + self.half * (OCTET * c.stride[1])
+            pixel = pixel + self.half * OCTET
         bits = c.swizzle_bits[0]
         key = pixel // (1 << (3 - bits)) % (1 << bits)
         across = (self.weights.octet + octet ^ key) * OCTET
-        return pixel * c.line + across + self.half * (self.apart * self.pitch)
+        plane = c.planes.index(column % c.stride[1]) * c.plane
+        return pixel * c.line + across + self.half * (self.apart * self.pitch) + plane
 
     def multiply(self, starts: list[Any], strip: Any) -> list[Any]:
         """The sums of a strip, for each unit (16, filters)."""
         c, mma = self.config, self.weights.mma
         acc = [mma[1].make_fragment_C((16, OCTET * c.octets)).fill(0.0) for _ in range(c.units)]
-        pixels = OCTET * (1 if c.paired == "rows" else 2) * c.stride[1]
+        pixels = OCTET * (1 if c.paired == "rows" else 2)
         moved = strip * (pixels * c.line)
         for step, taps in enumerate(self.weights.steps):
             found: dict[tuple[int, int], Any] = {}
