@@ -41,9 +41,8 @@ def conv_grouped(
         if kd.thread_rank() == 0:
             halo.init()
         kd.sync_threads()
-    kd.wait_for_dependencies()
-    kd.launch_dependents()
-    if config.copies == "tma":
+        kd.wait_for_dependencies()
+        kd.launch_dependents()
         if warp == config.warps:
             fill_ring(halo)
         else:
@@ -64,7 +63,7 @@ def compute(halo, weights, results, team):
     """Compute and send the results of all slabs, as they come."""
     config, work = halo.config, halo.work
     halo.begin()
-    weights.load()
+    weights.load(team, results.barrier)
     window = Window(config, halo.raw, weights)
     fixed = results.fixed()
     turn = 0

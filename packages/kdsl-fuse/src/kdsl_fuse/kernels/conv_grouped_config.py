@@ -13,6 +13,7 @@ LINES = (16, 32, 64)  # channels that are copied together: 32, 64 or 128 bytes o
 PANEL = 64  # filters of a line of results in shared memory
 MOST_BOX = 256  # pixels along a mode of one copy
 COPIES = ("tma", "cp.async")
+QUARTER = 16384  # registers of a quarter of a multiprocessor
 
 
 @dataclass(frozen=True)
@@ -188,9 +189,18 @@ class GroupedConfig:
         return 2 * taps * self.kernel[0] * self.octets
 
     @property
+    def registers_allowed(self) -> int:
+        """Most registers of a thread: a quarter of a multiprocessor's serves every fourth warp."""
+        warps = -(-self.threads // WARP * self.blocks_per_sm // 4)
+        return min(QUARTER // (warps * WARP) // 8 * 8, 255)
+
+    @property
     def registers_wanted(self) -> int:
         """Registers of a thread with which the assembler spills nothing, as it was seen to."""
-        return self.weight_registers * 5 // 4 + 4 * self.units * self.octets + 50
+        held = self.weight_registers
+        if self.weights == "shared":  # those of a few steps of the products
+            held = 12 * self.kernel[0] * self.octets
+        return held * 9 // 8 + 4 * self.units * self.octets + 48
 
     @property
     def shared_bytes(self) -> int:

@@ -20,7 +20,6 @@ from kdsl_fuse.strided import Strided, broadcasts
 
 BARRIER_BYTES = 1024  # of shared memory that tiles leave to barriers and alignment
 MOST_WEIGHTS = 80  # registers of a thread for weights
-REGISTERS = 65536  # of a multiprocessor
 MOST_FILTERS = 256  # of a line's groups
 WIDTHS = (2, 64)  # channels of a group, least and most
 ADDRESSABLE = 16  # bytes that starts and strides are multiples of
@@ -38,6 +37,7 @@ class GroupedPlan:
         c = self.config
         words = [f"{c.rows}x{c.columns}x{c.line}", f"n{c.steps}", f"s{c.stages}", f"o{c.octets}"]
         words += [f"w{c.warps}", c.paired, f"b{c.buffers}", f"x{c.blocks_per_sm}"]
+        words += [c.weights] * (c.weights != "registers")
         return " ".join(words + ["cp.async"] * (c.copies != "tma"))
 
     @property
@@ -129,8 +129,8 @@ def _first_configs(problem: ConvProblem, target: Target) -> Iterator[GroupedConf
             *fields, line=line, rows=2, columns=columns, steps=1, stages=2, octets=octets,
             warps=_filters(line, group) // (OCTET * octets), paired=paired, copies=copies,
         )  # fmt: skip
-        if config.weight_registers <= MOST_WEIGHTS:
-            yield config
+        held = config.weight_registers <= MOST_WEIGHTS
+        yield config if held else replace(config, weights="shared")
 
 
 def _deepest_configs(
@@ -144,7 +144,7 @@ def _deepest_configs(
             continue
         wanted = replace(first, rows=rounded, warps=parts * max(warps // parts, 1))
         config = _deepest(problem, replace(wanted, blocks_per_sm=blocks), target)
-        if config is not None and config.registers_wanted <= REGISTERS // config.threads // blocks:
+        if config is not None and config.registers_wanted <= config.registers_allowed:
             yield config
 
 

@@ -48,6 +48,7 @@ class Window:
         moved = strip * (pixels * c.line)
         for step, taps in enumerate(self.weights.steps):
             found: dict[tuple[int, int], Any] = {}
+            weights = [self.weights.at(r, step) for r in range(c.kernel[0])]
             for h, users in self._rows().items():
                 slabs = h // c.slab, (h + self.apart) // c.slab
                 if slabs not in found:
@@ -57,7 +58,7 @@ class Window:
                 source = self.raw.with_layout(kd.Layout(OCTET), at)
                 kd.copy(source, a, atom=kd.atoms.ldmatrix(2 * len(taps)))
                 for unit, r in users:
-                    kd.gemm(mma[len(taps) - 1], a, self.weights.at(r, step), acc[unit])
+                    kd.gemm(mma[len(taps) - 1], a, weights[r], acc[unit])
         return acc
 
     def _start(self, starts: list[Any], first: int, second: int) -> Any:
