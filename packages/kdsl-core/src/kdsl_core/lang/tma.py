@@ -38,7 +38,7 @@ class TmaTile:
     layout: Layout
     dtype: DType
     tile: tuple[int, ...]
-    steps: tuple[int, ...]
+    steps: tuple[int, ...] = ()  # from one element of the tile to the next, 1 where left out
 
     @property
     def bytes(self) -> int:
@@ -67,7 +67,8 @@ class TmaTile:
 
     def _at(self, coord: Any, start: tuple[int, ...]) -> tuple[Operand, ...]:
         """The coordinates of a box, innermost first."""
-        place = [coord[mode] + start[mode] * self.steps[mode] for mode in self.boxes.order]
+        steps = self.steps or (1,) * len(self.tile)
+        place = [coord[mode] + start[mode] * steps[mode] for mode in self.boxes.order]
         return self._whole_line(place[0]), *map(coordinate, place[1:])
 
     def _whole_line(self, number: Any) -> Operand:

@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import Any
 
 import kdsl_core as kd
-from kdsl_fuse.kernels.conv_grouped_config import OCTET, WARP
 from kdsl_fuse.kernels.conv_grouped_halo import AsyncHalo, TmaHalo, Work, fill_ring
 from kdsl_fuse.kernels.conv_grouped_results import Results, claim, finish, send
 from kdsl_fuse.kernels.conv_grouped_weights import Weights

@@ -166,9 +166,7 @@ def _tile_columns(columns: int, across: int) -> int:
     return -(-columns // (tiles * across)) * across
 
 
-def _deepest(
-    problem: ConvProblem, wanted: GroupedConfig, target: Target
-) -> GroupedConfig | None:
+def _deepest(problem: ConvProblem, wanted: GroupedConfig, target: Target) -> GroupedConfig | None:
     """The configuration with as many steps as an item may have, and as many stages as fit."""
     steps = _steps(problem, wanted)
     room = (target.shared_bytes + 1024) // wanted.blocks_per_sm - 1024 - BARRIER_BYTES

@@ -187,9 +187,8 @@ def _groups(matrices: list[Matrix]) -> list[list[Matrix]]:
 def claim(results):
     """Wait until the buffer may be written, where there is but one."""
     if results.config.buffers == 1:
-        if results.by_tma:
-            if results.leader:
-                kd.tma_store_wait(0)
+        if results.by_tma and results.leader:
+            kd.tma_store_wait(0)
         results.barrier.sync()
 
 
@@ -197,9 +196,8 @@ def claim(results):
 def send(results, tile, step_row, buffer):
     """Send a buffer that all warps have written. Threads: those that compute."""
     if results.by_tma:
-        if results.config.buffers > 1:
-            if results.leader:
-                kd.tma_store_wait(results.config.buffers - 2)
+        if results.config.buffers > 1 and results.leader:
+            kd.tma_store_wait(results.config.buffers - 2)
         kd.fence_proxy_async()
         results.barrier.sync()
         if results.leader:
@@ -234,6 +232,5 @@ def store_lines(results, tile, step_row, buffer):
 @kd.func
 def finish(results):
     """Wait until shared memory has been read, before the block ends."""
-    if results.by_tma:
-        if results.leader:
-            kd.tma_store_wait(0)
+    if results.by_tma and results.leader:
+        kd.tma_store_wait(0)

@@ -14,8 +14,8 @@ class Weights:
     """For each row of the kernel and each step of the products the fragment B.
 
     A step has one or two taps, eight channels each. Where the eight channels belong to several
-    groups, weights between channels and filters of different groups are zero. Those of large kernels
-    stay in shared memory, the others in registers.
+    groups, weights between channels and filters of different groups are zero. Weights of large
+    kernels stay in shared memory, others in registers.
     """
 
     def __init__(self, config: Any, w: Any, chunk: Any, part: Any) -> None:
