@@ -15,8 +15,8 @@ from kdsl_core import dtypes as dt
 from kdsl_core.dtypes import DType
 from kdsl_core.errors import LayoutError, TypeMismatch
 from kdsl_core.ir import Const, MapShape, Operand
-from kdsl_core.ir.map_limits import ALIGNMENT
-from kdsl_core.ir.tensor_map import MAX_RANK
+from kdsl_core.ir.map_limits import ALIGNMENT, LARGEST_ELEMENT_STRIDE
+from kdsl_core.ir.tensor_map import MAX_BOX, MAX_RANK
 from kdsl_core.isa import arith, tma
 from kdsl_core.lang.engine import Pointer
 from kdsl_core.lang.mbarriers import Mbarrier
@@ -181,7 +181,7 @@ def tma_load(
     Shapes: `tile` has one extent per mode of the tensor, 1 for batches; `layout` is a layout or a
     shared tensor of one tile. The tensor is a view of an argument that parameters alone decide.
     Units: `promotion` in bytes of an L2 fetch (0, 64, 128, 256).
-    Raises: LayoutError K454 (the tensor), K455 and K456 (the layout).
+    Raises: LayoutError K454 (the tensor), K455 and K456 (the layout), K463 (the steps).
     """
     return TmaLoad(*_tile_of(tensor, layout, tile, promotion, steps))
 
@@ -254,7 +254,9 @@ def _tile_of(
     plain, swizzle = shared_layout(layout)
     inner = _contiguous(tensor, extents)
     check_global(tensor, inner)
-    boxes = boxes_of(plain, swizzle, tensor.dtype, extents, inner)
+    _check_steps(steps, extents, inner)
+    limits = tuple(MAX_BOX // step for step in steps)
+    boxes = boxes_of(plain, swizzle, tensor.dtype, extents, inner, limits)
     shape = MapShape(
         tensor.dtype,
         tuple(boxes.box[mode] * steps[mode] for mode in boxes.order),
@@ -263,6 +265,18 @@ def _tile_of(
         promotion=promotion,
     )
     return map_of(tensor, shape, boxes.order), boxes, plain, tensor.dtype, extents, steps
+
+
+def _check_steps(steps: tuple[int, ...], extents: tuple[int, ...], inner: int) -> None:
+    known = all(1 <= step <= LARGEST_ELEMENT_STRIDE for step in steps)
+    if len(steps) != len(extents) or not known or steps[inner] != 1:
+        raise LayoutError(
+            f"the steps of a tile of {extents} are one number of 1 to {LARGEST_ELEMENT_STRIDE} for "
+            f"each mode, and 1 along the contiguous mode {inner}, got {steps}",
+            code="K463",
+            loc=here(),
+            fix="take every n-th element of a view with larger strides instead",
+        )
 
 
 def shared_layout(layout: Any) -> tuple[Layout, Swizzle | None]:
