@@ -1,0 +1,190 @@
+"""Input rows of a grouped convolution on their way to shared memory: a ring of slabs.
+
+A slab holds some rows of a tile's columns, with those around it that its windows reach; what lies
+outside of the image is zero. Pixels are lines of `config.line` channels, swizzled so that the same
+octet of eight neighbours lies in eight different places of the banks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import kdsl_core as kd
+from kdsl_core.atoms.sm90.shared_layouts import swizzle_of
+from kdsl_core.collective.pipeline import RingPosition
+from kdsl_fuse.kernels.conv_grouped_config import OCTET, WARP
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Where a slab's results are: image, first row and column of the item, the slab's number."""
+
+    image: Any
+    row: Any
+    column: Any
+    slab: Any
+
+
+class Work:
+    """The items of a block, one after the other, each of them `config.slabs` slabs.
+
+    A block stays with its channels, so that their weights stay in registers.
+    """
+
+    def __init__(self, config: Any, x: Any, y: Any) -> None:
+        self.config = config
+        chunks = kd.ceil_div(x.shape[3], config.line)
+        self.chunk = kd.block_idx()[0] % chunks
+        self.first = kd.block_idx()[0] // chunks
+        self.stride = kd.grid_dim()[0] // chunks
+        self.across = kd.ceil_div(y.shape[2], config.columns)
+        self.down = kd.ceil_div(y.shape[1], config.rows * config.steps)
+        items = y.shape[0] * self.down * self.across
+        self.items = (items - self.first + self.stride - 1) // self.stride
+        self.total = self.items * config.slabs
+
+    def at(self, number: Any) -> Tile:
+        """The slab behind a number below `total`."""
+        config = self.config
+        item = self.first + number // config.slabs * self.stride
+        column, rest = item % self.across, item // self.across
+        row = rest % self.down * (config.rows * config.steps)
+        return Tile(rest // self.down, row, column * config.columns, number % config.slabs)
+
+
+class Halo:
+    """The ring of slabs, as those see it who read windows of it."""
+
+    def __init__(self, config: Any, x: Any, work: Work) -> None:
+        self.config, self.x, self.work = config, x, work
+        line, width, planes = config.line, config.width, len(config.planes)
+        self.size = planes * config.plane
+        shape = (config.slab, width, line, planes, config.stages)
+        layout = kd.Layout(shape, (width * line, line, 1, config.plane, self.size))
+        swizzle = swizzle_of(line * x.dtype.bytes, x.dtype)
+        self.slabs = kd.smem(x.dtype, kd.ComposedLayout(swizzle, 0, layout), name="slabs")
+        self.raw = kd.recast(self.slabs, x.dtype, kd.Layout(self.size * config.stages))
+        self.oldest = RingPosition(config.stages, config.stages - config.window + 1, 0)
+        if config.window == 1:
+            self.oldest = RingPosition(config.stages, 0, 0)
+
+    def corner(self, tile: Tile) -> tuple[Any, Any]:
+        """Input row and column of a slab's first pixel."""
+        c = self.config
+        row = tile.row * c.stride[0] + tile.slab * c.slab - (c.padding[0] + c.unread)
+        return row, tile.column * c.stride[1] - c.padding[1]
+
+    def starts(self) -> list[Any]:
+        """For each slab of the window, its start less that of a window in one piece."""
+        stages, found = self.config.stages, []
+        rows = self.config.plane
+        for i in range(self.config.window):
+            stage = self.oldest.index + i
+            stage = kd.where(stage >= stages, stage - stages, stage) if i else stage
+            found.append((stage * self.size - i * rows).assume_divisible(OCTET))
+        return found
+
+
+class TmaHalo(Halo):
+    """Filled by one thread of a warp of its own."""
+
+    def __init__(self, config: Any, x: Any, work: Work) -> None:
+        super().__init__(config, x, work)
+        tile = (1, config.slab, config.width, config.line)
+        steps = (1, 1, config.stride[1], 1)
+        self.copy = kd.tma_load(x, self.slabs[..., 0, 0], tile, steps=steps)
+        bytes_ = self.copy.bytes * len(config.planes)
+        self.ring = kd.collective.TmaPipeline(config.stages, bytes_, config.warps)
+        self.at = RingPosition(config.stages, 0, 0)
+
+    def init(self) -> None:
+        """Make the barriers. Threads: one, then a barrier of all."""
+        self.copy.prefetch()
+        self.ring.init()
+        kd.fence_mbarrier_init()
+
+    def begin(self) -> None:
+        """Nothing: the copying warp has begun by itself."""
+
+    def wait(self, number: Any) -> None:
+        """Wait for the next slab."""
+        self.ring.full[self.at.stage].wait(self.at.parity)
+        self.at.advance()
+
+    def release(self, number: Any) -> None:
+        """Give the oldest slab of the window back. Threads: a warp, each for itself."""
+        kd.sync_warp()
+        held = number >= self.config.window - 1
+        self.ring.empty[self.oldest.stage].arrive(pred=(kd.lane_idx() == 0) & held)
+        self.oldest.advance()
+
+
+@kd.func
+def fill_ring(halo):
+    """Copy all slabs of the block's items, each as soon as its stage is free."""
+    writer = halo.ring.writer()
+    if kd.elect_one():
+        for number in kd.range(halo.work.total):
+            tile = halo.work.at(number)
+            row, column = halo.corner(tile)
+            stage, full = writer.acquire()
+            for plane, first in enumerate(halo.config.planes):
+                at = tile.image, row, column + first, halo.work.chunk * halo.config.line
+                halo.copy(halo.slabs[..., plane, stage], at, full)
+            writer.advance()
+
+
+class AsyncHalo(Halo):
+    """Filled by all threads, which copy 16 bytes each (`cp.async`), some slabs ahead."""
+
+    def __init__(self, config: Any, x: Any, work: Work) -> None:
+        super().__init__(config, x, work)
+        self.ahead = config.stages - config.window
+        self.filling = RingPosition(config.stages, 0, 0)
+
+    def begin(self) -> None:
+        """Start the first copies."""
+        for number in range(self.ahead):
+            self._fill(number)
+
+    def wait(self, number: Any) -> None:
+        """Wait for the next slab, and start to copy another one to the stage that got free."""
+        kd.cp_async_wait(self.ahead - 1)
+        kd.sync_threads()
+        self._fill(number + self.ahead)
+
+    def release(self, number: Any) -> None:
+        """The next `wait` of all threads frees the oldest slab."""
+        self.oldest.advance()
+
+    def _fill(self, number: Any) -> None:
+        copy_slab(self, number)
+        kd.cp_async_commit()
+        self.filling.advance()
+
+
+@kd.func
+def copy_slab(halo, number):
+    """Start the copies of a slab. Threads: the block."""
+    c, x = halo.config, halo.x
+    octets = c.line // OCTET
+    pieces = c.slab * c.width * octets
+    step = c.stride[1]
+    if number < halo.work.total:
+        tile = halo.work.at(number)
+        first_row, first_column = halo.corner(tile)
+        stage = halo.filling.stage
+        for plane, first in enumerate(c.planes):
+            for i in kd.range(kd.thread_rank(), pieces, c.warps * WARP):
+                octet, pixel = i % octets * OCTET, i // octets
+                row, column = pixel // c.width, pixel % c.width
+                h, w = first_row + row, first_column + column * step + first
+                channel = halo.work.chunk * c.line + octet
+                inside = (h >= 0) & (h < x.shape[1]) & (w >= 0) & (w < x.shape[2])
+                inside = inside & (channel < x.shape[3])
+                at = kd.where(inside, x.layout((tile.image, h, w, channel)), 0)
+                source = x.with_layout(kd.Layout(OCTET), at.assume_divisible(OCTET))
+                to = halo.slabs.layout((row, column, octet, plane, stage))
+                target = halo.slabs.with_layout(kd.Layout(OCTET), to)
+                kd.copy(source, target, atom=kd.atoms.cp_async(16, zfill=True), pred=inside)

@@ -1,0 +1,236 @@
+"""Results of a grouped convolution on their way out: pointwise tail, shared memory, whole lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import kdsl_core as kd
+from kdsl_core.atoms.sm90.shared_layouts import swizzle_of
+from kdsl_fuse.kernels.conv_grouped_config import OCTET, PANEL, WARP
+from kdsl_fuse.kernels.conv_grouped_halo import Tile
+
+BARRIER = 1
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Eight neighbouring pixels by eight filters: unit and half of 16 pixels, octet of filters."""
+
+    unit: int
+    half: int
+    octet: int
+
+
+class Results:
+    """What a block's warps have computed of a step, on the way to memory.
+
+    Pixels are lines of up to 64 filters in shared memory, swizzled as the input's. `part` is the
+    warp's part of the filters.
+    """
+
+    def __init__(
+        self,
+        config: Any,
+        y: Any,
+        chunk: Any,
+        part: Any,
+        epilogue: Callable[..., Any],
+        extras: Sequence[Any],
+    ) -> None:
+        self.config, self.y, self.epilogue, self.extras = config, y, epilogue, extras
+        self.line = min(config.filters, PANEL)
+        self.panel = config.rows * config.columns * self.line
+        self.first = chunk * config.filters
+        self.octet = part * config.octets
+        panels = config.filters // self.line
+        self.size = panels * self.panel
+        shape = (config.rows, config.columns, (self.line, panels), config.buffers)
+        steps = (config.columns * self.line, self.line, (1, self.panel), self.size)
+        swizzle = swizzle_of(self.line * y.dtype.bytes, y.dtype)
+        layout = kd.ComposedLayout(swizzle, 0, kd.Layout(shape, steps))
+        self.stage = kd.smem(y.dtype, layout, name="results")
+        self.raw = kd.recast(self.stage, y.dtype, kd.Layout(self.size * config.buffers))
+        self.barrier = kd.named_barrier(BARRIER, config.warps * WARP)
+        self.leader = kd.thread_rank() == 0
+        self.by_tma = config.copies == "tma"
+        if self.by_tma:
+            tile = (1, config.rows, config.columns, config.filters)
+            self.send = kd.tma_store(y, self.stage[..., 0], tile)
+        self.lane = kd.lane_idx()
+        self.places = [self._place(j) for j in range(config.octets)]
+        self.column = 2 * (self.lane % 4)
+
+    def _place(self, octet: int) -> Any:
+        """Where the lane's row of a matrix of these filters starts, in the strip's first pixels.
+
+        With `stmatrix` lane l names row l mod 8, without it each lane stores a pair in row l div 4.
+        """
+        row = self.lane % 8 if self.by_tma else self.lane // 4
+        bits = self.config.swizzle_bits[1]
+        key = row // (1 << (3 - bits)) % (1 << bits)
+        filters = self.octet + octet
+        eights = self.line // OCTET
+        across = (filters % eights ^ key) * OCTET
+        place = filters // eights * self.panel + row * self.line + across
+        return place.assume_divisible(OCTET)
+
+    # -- the pointwise tail ------------------------------------------------------------------
+    def fixed(self) -> dict[int, list[list[Any]]]:
+        """Extras that depend on the filter alone, for each octet the lane's two."""
+        found = {}
+        for index, extra in enumerate(self.extras):
+            if all(isinstance(step, int) and step == 0 for step in extra.stride[:3]):
+                octets = range(self.config.octets)
+                found[index] = [self._pair(extra, (0, 0, 0), j, None) for j in octets]
+        return found
+
+    def fetch(self, tile: Tile, step_row: Any, strip: Any, fixed: Any) -> dict[Matrix, list[Any]]:
+        """The extras of a strip, to be called some time before they are needed."""
+        found = {}
+        for matrix in self.matrices() if self.extras else ():
+            row, column = self.pixel(matrix, strip)
+            at = tile.image, step_row + row, tile.column + column
+            inside = (at[1] < self.y.shape[1]) & (at[2] < self.y.shape[2])
+            found[matrix] = [
+                fixed[i][matrix.octet] if i in fixed else self._pair(x, at, matrix.octet, inside)
+                for i, x in enumerate(self.extras)
+            ]
+        return found
+
+    def matrices(self) -> list[Matrix]:
+        """Those of a strip; stored two or four at a time, in this order."""
+        c, halves = self.config, range(2)
+        if c.octets % 2 == 0:
+            return [
+                Matrix(u, h, j) for u in range(c.units) for j in range(c.octets) for h in halves
+            ]
+        return [Matrix(u, h, j) for j in range(c.octets) for u in range(c.units) for h in halves]
+
+    def pixel(self, matrix: Matrix, strip: Any) -> tuple[int, Any]:
+        """Row in the step, and column in the tile, of the lane's pixel of a matrix."""
+        c, lane_row = self.config, self.lane // 4
+        if c.paired == "rows":
+            return matrix.unit + matrix.half * c.units, strip * OCTET + lane_row
+        return matrix.unit, strip * (2 * OCTET) + matrix.half * OCTET + lane_row
+
+    def _pair(self, extra: Any, at: Any, octet: int, inside: Any) -> list[Any]:
+        """Two neighbouring filters' elements of an extra."""
+        first = self.first + (self.octet + octet) * OCTET + self.column
+        within = first < self.y.shape[3]
+        within = within if inside is None else within & inside
+        step = extra.stride[3]
+        if isinstance(step, int) and step == 0:
+            return [extra.load((*at, first), within)] * 2
+        if isinstance(step, int) and step == 1:
+            return list(extra.load_vector((*at, first), 2, within))
+        return [extra.load((*at, first + i), within) for i in range(2)]
+
+    # -- to shared memory --------------------------------------------------------------------
+    def keep(self, acc: list[Any], parts: dict[Matrix, list[Any]], strip: Any, buffer: Any) -> None:
+        """Put the results of a strip into a buffer."""
+        matrices = self.matrices()
+        across = OCTET * (1 if self.config.paired == "rows" else 2)
+        start = strip * (self.line * across) + buffer * self.size
+        for some in _groups(matrices):
+            wide = kd.rmem(kd.f32, kd.Layout(2 * len(some)))
+            for i, matrix in enumerate(some):
+                for e in range(2):
+                    value = acc[matrix.unit][2 * matrix.half + e, 0, matrix.octet]
+                    operands = [pair[e] for pair in parts.get(matrix, ())]
+                    wide[2 * i + e] = kd.as_scalar(self.epilogue(value, *operands)).to(kd.f32)
+            held = kd.rmem(self.y.dtype, kd.Layout(2 * len(some)))
+            kd.convert_fragment(wide, held)
+            self._store(some, held, start)
+
+    def _store(self, some: list[Matrix], held: Any, start: Any) -> None:
+        if not self.by_tma:
+            for i, matrix in enumerate(some):
+                at = start + self.places[matrix.octet] + self.column + self._apart(matrix)
+                pair = held.with_layout(kd.Layout(2), 2 * i)
+                kd.copy(pair, self.raw.with_layout(kd.Layout(2), at))
+            return
+        first, last = some[0], some[-1]
+        second, half = self.lane // 16, self.lane // 8 % 2
+        at = self.places[first.octet]
+        if last.octet != first.octet:
+            at = kd.where(second == 0, at, self.places[last.octet])
+        at = at + half * (self._apart(some[1]) - self._apart(first))
+        if last.unit != first.unit:
+            at = at + second * (self._apart(last) - self._apart(some[1]))
+        at = at.assume_divisible(OCTET) + start + self._apart(first)
+        target = self.raw.with_layout(kd.Layout(OCTET), at)
+        kd.copy(held, target, atom=kd.atoms.stmatrix(len(some)))
+
+    def _apart(self, matrix: Matrix) -> int:
+        """Elements from the first matrix's pixels in a buffer to this one's."""
+        c = self.config
+        if c.paired == "rows":
+            return (matrix.unit + matrix.half * c.units) * c.columns * self.line
+        return (matrix.unit * c.columns + matrix.half * OCTET) * self.line
+
+
+def _groups(matrices: list[Matrix]) -> list[list[Matrix]]:
+    """Matrices by four, or two, that differ in their half and one thing more."""
+    found, rest = [], list(matrices)
+    while rest:
+        some = rest[:4]
+        alike = len({m.unit for m in some}) == 1 or len({m.octet for m in some}) == 1
+        some = some if len(some) == 4 and alike else some[:2]
+        found.append(some)
+        rest = rest[len(some) :]
+    return found
+
+
+@kd.func
+def claim(results):
+    """Wait until the buffer may be written, where there is but one."""
+    if results.config.buffers == 1:
+        if results.by_tma and results.leader:
+            kd.tma_store_wait(0)
+        results.barrier.sync()
+
+
+@kd.func
+def send(results, tile, step_row, buffer):
+    """Send a buffer that all warps have written. Threads: those that compute."""
+    if results.by_tma:
+        if results.config.buffers > 1 and results.leader:
+            kd.tma_store_wait(results.config.buffers - 2)
+        kd.fence_proxy_async()
+        results.barrier.sync()
+        if results.leader:
+            at = tile.image, step_row, tile.column, results.first
+            results.send(results.stage[..., buffer], at)
+            kd.tma_store_commit()
+    else:
+        results.barrier.sync()
+        store_lines(results, tile, step_row, buffer)
+
+
+@kd.func
+def store_lines(results, tile, step_row, buffer):
+    """Store a buffer, 16 bytes a thread at a time."""
+    c, y = results.config, results.y
+    octets = c.filters // OCTET
+    eights = results.line // OCTET
+    for i in kd.range(kd.thread_rank(), c.rows * c.columns * octets, c.warps * WARP):
+        octet, pixel = i % octets, i // octets
+        row, column = pixel // c.columns, pixel % c.columns
+        p, q, f = step_row + row, tile.column + column, results.first + octet * OCTET
+        inside = (p < y.shape[1]) & (q < y.shape[2]) & (f < y.shape[3])
+        across = (octet % eights * OCTET, octet // eights)
+        at = results.stage.layout((row, column, across, buffer))
+        source = results.stage.with_layout(kd.Layout(OCTET), at)
+        held = kd.rmem(y.dtype, kd.Layout(OCTET))
+        kd.copy(source, held)
+        target = y.with_layout(kd.Layout(OCTET), y.layout((tile.image, p, q, f)))
+        kd.copy(held, target, pred=inside, vector=16)
+
+
+@kd.func
+def finish(results):
+    """Wait until shared memory has been read, before the block ends."""
+    if results.by_tma and results.leader:
+        kd.tma_store_wait(0)
