@@ -6,7 +6,6 @@ of a window, which is one run of memory, becomes one element of the filter with 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +13,7 @@ import kdsl_core as kd
 from kdsl_core.lang.arguments import facts_of
 from kdsl_fuse import arrays
 from kdsl_fuse.kernels.conv_problem import ConvProblem
+from kdsl_fuse.kernels.conv_views import filter_view
 from kdsl_fuse.strided import Strided
 
 THREADS = 128
@@ -84,6 +84,11 @@ class Packing:
             pitch = -(-problem.channels // VECTOR) * VECTOR
         return cls(problem, pitch, joined)
 
+    @classmethod
+    def unchanged(cls, problem: ConvProblem) -> Packing:
+        """A copy for images and filters that lie otherwise than TMA wants."""
+        return cls(problem, -(-problem.channels // VECTOR) * VECTOR, False)
+
     @property
     def packed(self) -> ConvProblem:
         """The problem that is left: with joined rows, of one column of filters."""
@@ -139,24 +144,3 @@ class Packing:
         launch = pack_pixels.configure(grid=self.grid, block=THREADS, overlap=True)
         launch(x, targets[0], w, targets[1], columns=starts)
         return self.views(*targets)
-
-
-def filter_view(w: Any) -> Any:
-    """Filters (k, r, s, c) as (k, c, taps)."""
-    facts = facts_of(w, "w")
-    k, r, s, c = facts.shape
-    return arrays.view(w, Strided((k, c, r * s), (facts.strides[0], 1, facts.strides[2])))
-
-
-def matrix_view(x: Any, shape: Sequence[int]) -> Any:
-    """An array that broadcasts to (n, p, q, k) as a matrix of pixels × channels.
-
-    None where that takes a copy.
-    """
-    facts = facts_of(x, "x")
-    n, p, q, k = shape
-    seen = Strided(tuple(facts.shape), tuple(facts.strides)).broadcast((n, p, q, k))
-    rows = Strided(seen.shape[:3], seen.strides[:3]).reshaped((n * p * q,))
-    if rows is None:
-        return None
-    return arrays.view(x, Strided((n * p * q, k), (rows.strides[0], seen.strides[3])))

@@ -1,0 +1,319 @@
+"""Convolutions on Hopper ready to launch: sizes checked, a configuration, operands as TMA wants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import Any
+
+import kdsl_core as kd
+from kdsl_core.dtypes import DType
+from kdsl_core.ir.map_limits import ALIGNMENT
+from kdsl_core.lang.arguments import facts_of
+from kdsl_fuse.kernels import gemm_sm90_model as model
+from kdsl_fuse.kernels import gemm_sm90_plan as gemm
+from kdsl_fuse.kernels.conv_pack import Packing
+from kdsl_fuse.kernels.conv_problem import ConvProblem
+from kdsl_fuse.kernels.conv_sm90 import conv_sm90
+from kdsl_fuse.kernels.conv_sm90_operands import Window
+from kdsl_fuse.kernels.conv_views import filter_view, group_of, matrix_view
+from kdsl_fuse.kernels.gemm_sm90 import identity
+from kdsl_fuse.kernels.gemm_sm90_plan import DEVICE, MULTIPROCESSORS, Sm90Plan
+from kdsl_fuse.kernels.sum_parts import add_up
+
+DTYPES = (kd.f16, kd.bf16)
+MOST_STRIDE = 8  # of a walk by TMA
+CORNERS = range(-128, 128)  # where windows may start, relative to an image's corners
+_COSTS = {64: 1.0, 32: 1.1, 16: 1.3}  # channels of a panel ↦ what a stage of such panels costs
+
+
+@dataclass(frozen=True)
+class ConvPlan:
+    """One way to compute a convolution: a `product` of windows and filters for each group.
+
+    `panel` channels of one element of the filter go at a time; None for a matrix product of pixels
+    and filters as they are. With a `packing`, images and filters are copied first.
+    """
+
+    problem: ConvProblem
+    product: Sm90Plan
+    panel: int | None = None
+    packing: Packing | None = None
+
+    def __str__(self) -> str:
+        words = [str(self.product)]
+        words += [] if self.panel is None else [f"panel {self.panel}"]
+        return " ".join([*words, *["packed"] * (self.packing is not None)])
+
+    @property
+    def config(self) -> Any:
+        """How blocks compute their tiles."""
+        return self.product.config
+
+    @property
+    def grid(self) -> int:
+        """Blocks of the grid."""
+        return self.product.grid
+
+    @property
+    def block(self) -> int:
+        """Threads of a block."""
+        return self.product.config.threads
+
+    @property
+    def cluster(self) -> tuple[int, int, int] | None:
+        """The cluster's shape."""
+        return self.product.cluster
+
+    @property
+    def seen(self) -> ConvProblem:
+        """The problem of one group, as the kernel sees it."""
+        return one_group(self.problem) if self.packing is None else self.packing.packed
+
+    @property
+    def statics(self) -> dict[str, Any]:
+        """The kernel's trace-time arguments but for the epilogue."""
+        assert self.panel is not None
+        window = Window.of(self.seen, self.panel)
+        return {"config": self.config, "window": window, "swap": self.product.swap}
+
+    @cached_property
+    def launch(self) -> Any:
+        """The kernel with grid, block and cluster, waiting for arguments."""
+        if self.panel is None:
+            return self.product.launch
+        return conv_sm90.configure(
+            grid=self.grid, block=self.block, cluster=self.cluster, overlap=True
+        )
+
+    def run(
+        self,
+        x: Any,
+        w: Any,
+        out: Any,
+        *extras: Any,
+        epilogue: Callable[..., Any] = identity,
+        also: Sequence[Any] = (),
+    ) -> None:
+        """out = epilogue(convolution of x and w, extras…), on the arrays' current stream.
+
+        Shapes: x (n, h, w, c), w (k, r, s, c / groups), out and those of `also`, which an epilogue
+        that gives a tuple writes, too, (n, p, q, k); extras broadcast to out's shape.
+        Memory: images or filters that TMA cannot walk over are copied first.
+        Raises: ArgumentError K970 for a result whose pixels are no rows of a matrix.
+        """
+        results = [_matrix(y, self.problem, "out") for y in (out, *also)]
+        operands = [_matrix(y, self.problem, "an extra operand") for y in extras]
+        for group in range(self.problem.groups):
+            parts = [group_of(y, 1, group, self.problem.groups) for y in (*results, *operands)]
+            self._run_group(
+                group_of(x, 3, group, self.problem.groups),
+                group_of(w, 0, group, self.problem.groups),
+                parts[: len(results)], parts[len(results) :], epilogue,
+            )  # fmt: skip
+
+    def _run_group(
+        self, x: Any, w: Any, results: list[Any], extras: list[Any], epilogue: Callable[..., Any]
+    ) -> None:
+        if self.panel is None:
+            self._run_product(x, w, results, extras, epilogue)
+            return
+        x, w = self._operands(x, w)
+        c, *also = (self.product.oriented(y) for y in results)
+        tail = [self.product.oriented(y) for y in extras]
+        if self.config.splits == 1:
+            outputs = len(results)
+            self.launch(x, w, c, *also, *tail, epilogue=epilogue, outputs=outputs, **self.statics)
+            return
+        parts = self.product.parts(x, results[0])
+        self.launch(x, w, parts, epilogue=identity, **self.statics)
+        add_up(parts, [c, *also], tail, epilogue)
+
+    def _operands(self, x: Any, w: Any) -> tuple[Any, Any]:
+        """Images and filters (k, c, taps) that TMA can walk over."""
+        packing = self.packing
+        filters = filter_view(w)
+        if packing is None and (filters is None or not all(map(walkable, (x, filters)))):
+            packing = Packing.unchanged(self.seen)
+        return (x, filters) if packing is None else packing.copies(x, w)
+
+    def _run_product(
+        self, x: Any, w: Any, results: list[Any], extras: list[Any], epilogue: Callable[..., Any]
+    ) -> None:
+        """Pixels and filters as they are."""
+        p = one_group(self.problem)
+        pixels = matrix_view(x, (p.batch, p.height, p.width, p.channels))
+        filters = matrix_view(w, (p.filters, 1, 1, p.channels))
+        if pixels is None or any(_pitch_of(y) is None for y in (pixels, filters)):
+            pixels, filters = _packed_matrices(p, x, w)
+        self.product.run(pixels, filters, results[0], *extras, epilogue=epilogue, also=results[1:])
+
+
+def _packed_matrices(problem: ConvProblem, x: Any, w: Any) -> tuple[Any, Any]:
+    """Copies of pixels and filters as matrices, for arrays that are none."""
+    packing = Packing.unchanged(problem)
+    images, filters = packing.copies(x, w)
+    p = packing.packed
+    pixels = matrix_view(images, (p.batch, p.height, p.width, p.channels))
+    return pixels, group_of(filters, 2, 0, 1)[..., 0]
+
+
+def _pitch_of(matrix: Any) -> int | None:
+    """The step between rows of a matrix that is contiguous along its columns, else None."""
+    strides = facts_of(matrix, "operand").strides
+    return strides[0] if strides[1] == 1 else None
+
+
+def _matrix(y: Any, problem: ConvProblem, name: str) -> Any:
+    """A result or an extra operand as a matrix of pixels × channels."""
+    found = matrix_view(y, (problem.batch, *problem.output, problem.filters))
+    if found is None:
+        facts = facts_of(y, name)
+        raise kd.ArgumentError(
+            f"the pixels of {name} are no rows of one matrix: shape {tuple(facts.shape)}, strides "
+            f"{tuple(facts.strides)}",
+            code="K970",
+            fix="pass an array whose images, rows and columns follow each other, NHWC",
+        )
+    return found
+
+
+def walkable(x: Any) -> bool:
+    """Whether TMA can take an array: neighbours along one mode, other strides whole 16 bytes."""
+    facts = facts_of(x, "operand")
+    size = facts.dtype.bytes
+    channel = 1 if len(facts.shape) == 3 else 3  # of filters, of images
+    steps = [step for mode, step in enumerate(facts.strides) if mode != channel]
+    whole = all(step * size % ALIGNMENT == 0 for step in steps)
+    return facts.strides[channel] == 1 and whole and facts.pointer % ALIGNMENT == 0
+
+
+# -- the choice ------------------------------------------------------------------------------------
+def refusal(problem: ConvProblem, dtype: DType) -> str | None:
+    """Why these kernels do not take a convolution; None where they do."""
+    if dtype not in DTYPES:
+        return f"operands are f16 or bf16, got {dtype}"
+    if _is_product(problem):
+        return None
+    seen = Packing.of(one_group(problem)).packed if _odd(problem) else problem
+    if max(seen.stride) > MOST_STRIDE:
+        return f"TMA steps over up to {MOST_STRIDE} pixels, got the stride {problem.stride}"
+    window = Window.of(seen, 64)
+    if any(corner not in CORNERS for corner in (*window.lower, *window.upper)):
+        return (
+            f"windows start from {CORNERS[0]} to {CORNERS[-1]} pixels from an image's corners, got "
+            f"padding {problem.padding}, kernel {problem.kernel} and dilation {problem.dilation}"
+        )
+    return None
+
+
+def one_group(problem: ConvProblem) -> ConvProblem:
+    """The problem of each of the groups."""
+    groups = problem.groups
+    channels, filters = problem.channels // groups, problem.filters // groups
+    return replace(problem, channels=channels, filters=filters, groups=1)
+
+
+def _is_product(problem: ConvProblem) -> bool:
+    """Whether windows are the pixels themselves."""
+    sides = problem.kernel, problem.stride, problem.padding
+    return sides == ((1, 1), (1, 1), (0, 0))
+
+
+def _odd(problem: ConvProblem) -> bool:
+    """Whether channels must be packed."""
+    return one_group(problem).channels % 8 != 0
+
+
+def panel_of(channels: int) -> int:
+    """Channels of a panel: whole swizzled lines that waste little of the tensor cores' work."""
+    return min(_COSTS, key=lambda panel: -(-channels // panel) * panel * _COSTS[panel])
+
+
+def choose(
+    problem: ConvProblem,
+    dtype: DType,
+    result: DType | None = None,
+    *,
+    multiprocessors: int = MULTIPROCESSORS,
+    device: str = DEVICE,
+    tail: bool = False,
+) -> ConvPlan:
+    """The plan that was fastest when these sizes were measured, or else the model's first one.
+
+    With a `tail` to compute for every element, warp groups of large products take turns.
+    Raises: ArgumentError K975 for what these kernels do not take (`refusal`).
+    """
+    reason = refusal(problem, dtype)
+    if reason is not None:
+        raise kd.ArgumentError(
+            f"no kernel of Hopper takes this convolution: {reason}",
+            code="K975",
+            fix="take the plan of kdsl_fuse.kernels.conv_sm80, which has no such limits",
+        )
+    if _is_product(problem):
+        one = one_group(problem)
+        pixels = one.batch * one.height * one.width
+        product = gemm.choose(
+            pixels, one.filters, one.channels, dtype, result,
+            multiprocessors=multiprocessors, device=device, tail=tail,
+        )  # fmt: skip
+        return ConvPlan(problem, product)
+    plan = _first(problem, dtype, result, multiprocessors)
+    return replace(plan, product=gemm.by_turns(plan.product)) if tail else plan
+
+
+@lru_cache(maxsize=1024)
+def _first(
+    problem: ConvProblem, dtype: DType, result: DType | None, multiprocessors: int
+) -> ConvPlan:
+    return next(_ranked(problem, dtype, result, multiprocessors))
+
+
+def candidates(
+    problem: ConvProblem,
+    dtype: DType,
+    result: DType | None = None,
+    *,
+    multiprocessors: int = MULTIPROCESSORS,
+    limit: int = 12,
+) -> list[ConvPlan]:
+    """The plans that the model finds fastest, fastest first."""
+    found: dict[object, ConvPlan] = {}
+    for plan in _ranked(problem, dtype, result, multiprocessors):
+        if len(found) < limit:
+            found.setdefault(replace(plan.config, stages=2), plan)
+    return list(found.values())
+
+
+def _ranked(
+    problem: ConvProblem, dtype: DType, result: DType | None, multiprocessors: int
+) -> Iterator[ConvPlan]:
+    """Every plan, in the model's order."""
+    frame = plan_of(problem, dtype, result, multiprocessors=multiprocessors)
+    for _, swap, config in model.rank(frame.product.problem, multiprocessors):
+        if frame.panel is None or config.tile[2] % frame.panel == 0:
+            yield replace(frame, product=replace(frame.product, config=config, swap=swap))
+
+
+def plan_of(
+    problem: ConvProblem,
+    dtype: DType,
+    result: DType | None = None,
+    config: Any = None,
+    swap: bool = False,
+    *,
+    multiprocessors: int = MULTIPROCESSORS,
+) -> ConvPlan:
+    """The plan with a stated configuration of the product's tiles."""
+    one = one_group(problem)
+    rows, columns = one.output
+    packing = Packing.of(one) if _odd(one) and not _is_product(one) else None
+    seen = one if packing is None else packing.packed
+    panel = None if _is_product(one) else panel_of(seen.channels)
+    taps, depth = seen.kernel[0] * seen.kernel[1], seen.channels
+    if panel is not None:
+        depth = -(-depth // panel) * panel
+    product = gemm.problem_of(one.batch * rows * columns, one.filters, taps * depth, dtype, result)
+    return ConvPlan(problem, Sm90Plan(product, config, swap, multiprocessors), panel, packing)
