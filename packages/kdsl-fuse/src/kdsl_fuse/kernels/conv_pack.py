@@ -122,6 +122,11 @@ class Packing:
         vectors = max(-(-n * c // VECTOR) for _, _, n, c in shapes)
         return -(-vectors // THREADS), sum(-(-a * b // LINES) for a, b, _, _ in shapes)
 
+    @property
+    def columns(self) -> tuple[int, int]:
+        """Where images and filters start in lines of their copies."""
+        return self.problem.padding[1] if self.joined else 0, 0
+
     def views(self, images: Any, filters: Any) -> tuple[Any, Any]:
         """Images (n, h, w, c) and filters (k, c, taps) of the packed problem, of its copies."""
         shape = self.shapes[1]
@@ -140,7 +145,6 @@ class Packing:
             arrays.empty(shape, facts_of(like, "operand").dtype, like)
             for shape, like in zip(self.shapes, (x, w), strict=True)
         ]
-        starts = (self.problem.padding[1] if self.joined else 0, 0)
         launch = pack_pixels.configure(grid=self.grid, block=THREADS, overlap=True)
-        launch(x, targets[0], w, targets[1], columns=starts)
+        launch(x, targets[0], w, targets[1], columns=self.columns)
         return self.views(*targets)

@@ -11,21 +11,31 @@ import kdsl_core as kd
 from kdsl_core.dtypes import DType
 from kdsl_core.ir.map_limits import ALIGNMENT
 from kdsl_core.lang.arguments import facts_of
+from kdsl_fuse import arrays
+from kdsl_fuse.kernels import conv_sm80_plan
 from kdsl_fuse.kernels import gemm_sm90_model as model
 from kdsl_fuse.kernels import gemm_sm90_plan as gemm
 from kdsl_fuse.kernels.conv_pack import Packing
 from kdsl_fuse.kernels.conv_problem import ConvProblem
 from kdsl_fuse.kernels.conv_sm90 import conv_sm90
 from kdsl_fuse.kernels.conv_sm90_operands import Window
-from kdsl_fuse.kernels.conv_views import filter_view, group_of, matrix_view
+from kdsl_fuse.kernels.conv_views import (
+    as_images,
+    filter_view,
+    groups_of,
+    matrix_view,
+    problem_of,
+    unfit,
+)
 from kdsl_fuse.kernels.gemm_sm90 import identity
 from kdsl_fuse.kernels.gemm_sm90_plan import DEVICE, MULTIPROCESSORS, Sm90Plan
 from kdsl_fuse.kernels.sum_parts import add_up
+from kdsl_fuse.strided import Strided
 
 DTYPES = (kd.f16, kd.bf16)
 MOST_STRIDE = 8  # of a walk by TMA
 CORNERS = range(-128, 128)  # where windows may start, relative to an image's corners
-_COSTS = {64: 1.0, 32: 1.1, 16: 1.3}  # channels of a panel ↦ what a stage of such panels costs
+_COSTS = {64: 1.0, 32: 1.15, 16: 1.4}  # channels of a panel ↦ what a stage of such panels costs
 
 
 @dataclass(frozen=True)
@@ -101,17 +111,10 @@ class ConvPlan:
         Shapes: x (n, h, w, c), w (k, r, s, c / groups), out and those of `also`, which an epilogue
         that gives a tuple writes, too, (n, p, q, k); extras broadcast to out's shape.
         Memory: images or filters that TMA cannot walk over are copied first.
-        Raises: ArgumentError K970 for a result whose pixels are no rows of a matrix.
+        Raises: ArgumentError K998 for a result whose pixels are no rows of a matrix.
         """
-        results = [_matrix(y, self.problem, "out") for y in (out, *also)]
-        operands = [_matrix(y, self.problem, "an extra operand") for y in extras]
-        for group in range(self.problem.groups):
-            parts = [group_of(y, 1, group, self.problem.groups) for y in (*results, *operands)]
-            self._run_group(
-                group_of(x, 3, group, self.problem.groups),
-                group_of(w, 0, group, self.problem.groups),
-                parts[: len(results)], parts[len(results) :], epilogue,
-            )  # fmt: skip
+        for part in groups_of(self.problem, x, w, (out, *also), extras):
+            self._run_group(*part, epilogue)
 
     def _run_group(
         self, x: Any, w: Any, results: list[Any], extras: list[Any], epilogue: Callable[..., Any]
@@ -156,27 +159,13 @@ def _packed_matrices(problem: ConvProblem, x: Any, w: Any) -> tuple[Any, Any]:
     images, filters = packing.copies(x, w)
     p = packing.packed
     pixels = matrix_view(images, (p.batch, p.height, p.width, p.channels))
-    return pixels, group_of(filters, 2, 0, 1)[..., 0]
+    return pixels, arrays.view(filters, Strided.dense((p.filters, p.channels)))
 
 
 def _pitch_of(matrix: Any) -> int | None:
     """The step between rows of a matrix that is contiguous along its columns, else None."""
     strides = facts_of(matrix, "operand").strides
     return strides[0] if strides[1] == 1 else None
-
-
-def _matrix(y: Any, problem: ConvProblem, name: str) -> Any:
-    """A result or an extra operand as a matrix of pixels × channels."""
-    found = matrix_view(y, (problem.batch, *problem.output, problem.filters))
-    if found is None:
-        facts = facts_of(y, name)
-        raise kd.ArgumentError(
-            f"the pixels of {name} are no rows of one matrix: shape {tuple(facts.shape)}, strides "
-            f"{tuple(facts.strides)}",
-            code="K970",
-            fix="pass an array whose images, rows and columns follow each other, NHWC",
-        )
-    return found
 
 
 def walkable(x: Any) -> bool:
@@ -187,6 +176,49 @@ def walkable(x: Any) -> bool:
     steps = [step for mode, step in enumerate(facts.strides) if mode != channel]
     whole = all(step * size % ALIGNMENT == 0 for step in steps)
     return facts.strides[channel] == 1 and whole and facts.pointer % ALIGNMENT == 0
+
+
+def conv2d_sm90(
+    x: Any,
+    w: Any,
+    out: Any = None,
+    *extras: Any,
+    stride: int | tuple[int, int] = 1,
+    padding: int | tuple[int, int] = 0,
+    dilation: int | tuple[int, int] = 1,
+    groups: int = 1,
+    epilogue: Callable[..., Any] = identity,
+    f32_precision: str = "ieee",
+) -> Any:
+    """epilogue(convolution of x with w, extras…), accumulated in f32; returns `out`.
+
+    What the kernels of Hopper do not take (f32, steps of more than 8 pixels, very large windows)
+    those for sm_80 compute; f32 exactly, or with `f32_precision` "tf32" on tensor cores.
+
+    Shapes: x (batch, height, width, channels), w (filters, rows, columns, channels / groups), out
+    (batch, rows, columns, filters); x and out may be lines, without a height, whose w has one row.
+    Extras broadcast to out's shape.
+    Memory: `out` is new where none is given. Images and filters that TMA cannot walk over are
+    copied first.
+    Raises: ArgumentError K942, K943 and K998.
+    """
+    sizes = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    images = as_images(x)
+    problem, facts = problem_of(images, w, **sizes), facts_of(x, "x")
+    shape = (problem.batch, *problem.output, problem.filters)
+    wanted = shape if len(facts.shape) == 4 else (shape[0], *shape[2:])
+    if out is None:
+        out = arrays.empty(wanted, facts.dtype, x)
+    elif tuple(facts_of(out, "out").shape) != wanted:
+        raise unfit(f"out is to be {wanted}, got {tuple(facts_of(out, 'out').shape)}")
+    if refusal(problem, facts.dtype) is None:
+        plan: Any = choose(problem, facts.dtype, facts_of(out, "out").dtype, tail=bool(extras))
+    else:
+        plan = conv_sm80_plan.choose(
+            problem, facts.dtype, target="sm_90a", f32_precision=f32_precision
+        )
+    plan.run(images, w, as_images(out), *map(as_images, extras), epilogue=epilogue)
+    return out
 
 
 # -- the choice ------------------------------------------------------------------------------------
@@ -243,13 +275,13 @@ def choose(
     """The plan that was fastest when these sizes were measured, or else the model's first one.
 
     With a `tail` to compute for every element, warp groups of large products take turns.
-    Raises: ArgumentError K975 for what these kernels do not take (`refusal`).
+    Raises: ArgumentError K989 for what these kernels do not take (`refusal`).
     """
     reason = refusal(problem, dtype)
     if reason is not None:
         raise kd.ArgumentError(
             f"no kernel of Hopper takes this convolution: {reason}",
-            code="K975",
+            code="K989",
             fix="take the plan of kdsl_fuse.kernels.conv_sm80, which has no such limits",
         )
     if _is_product(problem):
