@@ -16,6 +16,8 @@ from kdsl_fuse.kernels.conv_sm90_operands import Window
 from kdsl_fuse.kernels.conv_views import filter_matrix, groups_of
 from kdsl_fuse.kernels.gemm_sm80 import GemmConfig, identity, plan_gemm
 
+SMALL = (64, 64, 64)  # the tile of images that are not copied by vectors
+
 
 @dataclass(frozen=True)
 class PortablePlan:
@@ -81,4 +83,8 @@ def choose(
         one.batch * rows * columns, one.filters, depth, dtype,
         target=target, f32_precision=f32_precision,
     )  # fmt: skip
+    if dtype.bytes == 2 and one.channels % 2:  # element by element: a thread has many places
+        config = GemmConfig(config.atom, SMALL, (2, 4), 3)
+        tiles = -(-one.batch * rows * columns // SMALL[0]) * -(-one.filters // SMALL[1])
+        grid, block = (tiles, 1, 1), (config.threads, 1, 1)
     return PortablePlan(problem, config, grid, block)
