@@ -64,7 +64,9 @@ class WindowLoader:
         thread: Any,
     ) -> None:
         self.images, self.window = images, window
-        widest = kd.collective.access_elements(images, 3) if images.stride[3] == 1 else 1
+        step = images.stride[3]
+        neighbours = isinstance(step, int) and step == 1
+        widest = kd.collective.access_elements(images, 3) if neighbours else 1
         plan = kd.collective.line_copy(images.dtype, tile, 1, widest, threads)
         self.atom = plan.atom
         self.vector = plan.atom.bytes // images.dtype.bytes
