@@ -13,6 +13,7 @@ from kdsl_core.ir.map_limits import ALIGNMENT
 from kdsl_core.lang.arguments import facts_of
 from kdsl_fuse import arrays
 from kdsl_fuse.kernels import conv_sm80_plan
+from kdsl_fuse.kernels import conv_sm90_table as table
 from kdsl_fuse.kernels import gemm_sm90_model as model
 from kdsl_fuse.kernels import gemm_sm90_plan as gemm
 from kdsl_fuse.kernels.conv_pack import Packing
@@ -28,6 +29,7 @@ from kdsl_fuse.kernels.conv_views import (
     unfit,
 )
 from kdsl_fuse.kernels.gemm_sm90 import identity
+from kdsl_fuse.kernels.gemm_sm90_config import ROOM
 from kdsl_fuse.kernels.gemm_sm90_plan import DEVICE, MULTIPROCESSORS, Sm90Plan
 from kdsl_fuse.kernels.sum_parts import add_up
 from kdsl_fuse.strided import Strided
@@ -35,6 +37,7 @@ from kdsl_fuse.strided import Strided
 DTYPES = (kd.f16, kd.bf16)
 MOST_STRIDE = 8  # of a walk by TMA
 CORNERS = range(-128, 128)  # where windows may start, relative to an image's corners
+CROWDED = 96  # accumulators of a thread that leave too few of 168 registers for a matrix
 _COSTS = {64: 1.0, 32: 1.15, 16: 1.4}  # channels of a panel ↦ what a stage of such panels costs
 
 
@@ -212,7 +215,10 @@ def conv2d_sm90(
     elif tuple(facts_of(out, "out").shape) != wanted:
         raise unfit(f"out is to be {wanted}, got {tuple(facts_of(out, 'out').shape)}")
     if refusal(problem, facts.dtype) is None:
-        plan: Any = choose(problem, facts.dtype, facts_of(out, "out").dtype, tail=bool(extras))
+        reads = any(len(facts_of(y, "an extra operand").shape) > 1 for y in extras)
+        plan: Any = choose(
+            problem, facts.dtype, facts_of(out, "out").dtype, tail=bool(extras), reads=reads
+        )
     else:
         plan = conv_sm80_plan.choose(
             problem, facts.dtype, target="sm_90a", f32_precision=f32_precision
@@ -271,11 +277,14 @@ def choose(
     multiprocessors: int = MULTIPROCESSORS,
     device: str = DEVICE,
     tail: bool = False,
+    reads: bool = False,
 ) -> ConvPlan:
     """The plan that was fastest when these sizes were measured, or else the model's first one.
 
-    With a `tail` to compute for every element, warp groups of large products take turns.
-    Raises: ArgumentError K989 for what these kernels do not take (`refusal`).
+    With a `tail` to compute for every element, warp groups of large products take turns; `reads`
+    says whether it reads a matrix, for which threads need registers.
+    Raises: ArgumentError K989 for what these kernels do not take (`refusal`); CacheError (K761)
+    where a table of the device cannot be used.
     """
     reason = refusal(problem, dtype)
     if reason is not None:
@@ -284,23 +293,36 @@ def choose(
             code="K989",
             fix="take the plan of kdsl_fuse.kernels.conv_sm80, which has no such limits",
         )
-    if _is_product(problem):
-        one = one_group(problem)
-        pixels = one.batch * one.height * one.width
-        product = gemm.choose(
-            pixels, one.filters, one.channels, dtype, result,
-            multiprocessors=multiprocessors, device=device, tail=tail,
-        )  # fmt: skip
-        return ConvPlan(problem, product)
-    plan = _first(problem, dtype, result, multiprocessors)
-    return replace(plan, product=gemm.by_turns(plan.product)) if tail else plan
+    if multiprocessors == MULTIPROCESSORS:
+        entry = table.find(device, table.key_of(problem, dtype, result or dtype, reads))
+        if entry is not None:
+            return plan_of(problem, dtype, result, entry.config, entry.swap)
+    plan = _first(problem, dtype, result, multiprocessors, device)
+    product = gemm.by_turns(plan.product) if tail else plan.product
+    return replace(plan, product=with_room(product) if reads else product)
+
+
+def with_room(product: Sm90Plan) -> Sm90Plan:
+    """The plan, or one whose threads have registers for matrices that a tail reads."""
+    c = product.config
+    accumulators = c.tile[0] // (64 * c.readers) * c.tile[1] // 2
+    if c.registers or c.consumers != 2 or accumulators < CROWDED or c.peers * c.splits > 1:
+        return product
+    side = product.problem.swapped if product.swap else product.problem
+    fitted = model.fit(replace(c, registers=ROOM, cluster=(1, 1)), side, 1)
+    return product if fitted is None else replace(product, config=fitted)
 
 
 @lru_cache(maxsize=1024)
 def _first(
-    problem: ConvProblem, dtype: DType, result: DType | None, multiprocessors: int
+    problem: ConvProblem, dtype: DType, result: DType | None, multiprocessors: int, device: str
 ) -> ConvPlan:
-    return next(_ranked(problem, dtype, result, multiprocessors))
+    if not _is_product(problem):
+        return next(_ranked(problem, dtype, result, multiprocessors))
+    frame = plan_of(problem, dtype, result, multiprocessors=multiprocessors)
+    p = frame.product.problem
+    sizes = {"multiprocessors": multiprocessors, "device": device}
+    return replace(frame, product=gemm.choose(p.m, p.n, p.k, dtype, result, **sizes))
 
 
 def candidates(
