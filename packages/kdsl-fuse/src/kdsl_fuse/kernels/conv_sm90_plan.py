@@ -281,8 +281,8 @@ def choose(
 ) -> ConvPlan:
     """The plan that was fastest when these sizes were measured, or else the model's first one.
 
-    With a `tail` to compute for every element, warp groups of large products take turns; `reads`
-    says whether it reads a matrix, for which threads need registers.
+    With a `tail` to compute for every element, warp groups of large products take turns; one that
+    reads a matrix (`reads`) gets the registers that it needs for that.
     Raises: ArgumentError K989 for what these kernels do not take (`refusal`); CacheError (K761)
     where a table of the device cannot be used.
     """
@@ -298,8 +298,9 @@ def choose(
         if entry is not None:
             return plan_of(problem, dtype, result, entry.config, entry.swap)
     plan = _first(problem, dtype, result, multiprocessors, device)
-    product = gemm.by_turns(plan.product) if tail else plan.product
-    return replace(plan, product=with_room(product) if reads else product)
+    if reads:
+        return replace(plan, product=with_room(plan.product))
+    return replace(plan, product=gemm.by_turns(plan.product)) if tail else plan
 
 
 def with_room(product: Sm90Plan) -> Sm90Plan:
