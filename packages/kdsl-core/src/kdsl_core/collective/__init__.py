@@ -17,6 +17,7 @@ from kdsl_core.collective.tiles import (
     TileLoader,
     access_elements,
     contiguous_mode,
+    line_copy,
     shared_tile,
 )
 from kdsl_core.collective.tma_store import TmaStoreStage
@@ -38,6 +39,7 @@ __all__ = [
     "access_elements",
     "contiguous_mode",
     "grouped_raster",
+    "line_copy",
     "mma_tile",
     "results_of",
     "shared_pair",

@@ -1,0 +1,150 @@
+"""Images and filters of few or odd channels, laid out anew so that TMA can walk over them.
+
+TMA takes strides of whole 16 bytes. Channels are padded for that; and where pixels are small, a row
+of a window, which is one run of memory, becomes one element of the filter with many channels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import kdsl_core as kd
+from kdsl_core.lang.arguments import facts_of
+from kdsl_fuse import arrays
+from kdsl_fuse.kernels.conv_problem import ConvProblem
+from kdsl_fuse.kernels.conv_views import filter_view
+from kdsl_fuse.strided import Strided
+
+THREADS = 128
+VECTOR = 8  # elements of 16 bits in what TMA wants strides to be multiples of
+LINES = 4  # of a block: enough loads are under way then
+SMALL = 4  # channels of a pixel up to which rows of windows are joined
+
+
+@kd.kernel
+def pack_pixels(*tensors: kd.Tensor, columns: kd.Static):
+    """Copy each source to its target: `tensors` are source, target, source, target, …
+
+    All are (a, b, pixels, channels) of 16-bit elements, contiguous along channels. The first pixel
+    of a source is number `columns[i]` of its target's; all others, and channels that a source has
+    not, become zero. Block (x, y) copies 128 vectors of 8 elements in each of four lines (a, b).
+    """
+    kd.wait_for_dependencies()
+    across, block = kd.block_idx()[0], kd.block_idx()[1]
+    vector = across * THREADS + kd.thread_idx()[0]
+    line = block * LINES
+    for source, target, start in zip(tensors[::2], tensors[1::2], columns, strict=True):
+        pack_lines(source, target, start, line, vector)
+        line = line - kd.ceil_div(target.shape[0] * target.shape[1], LINES) * LINES
+
+
+@kd.func
+def pack_lines(source, target, start, line, vector):
+    """One thread's vector of four lines, if the target has them."""
+    lines, outer = target.shape[0] * target.shape[1], target.shape[1]
+    pitch = target.shape[3]
+    if (line >= 0) & (line < lines) & (vector * VECTOR < target.shape[2] * pitch):
+        places = [kd.minimum(line + i, lines - 1) for i in range(LINES)]
+        found = [vector_of(source, place // outer, place % outer, start, vector * VECTOR, pitch)
+                 for place in places]  # fmt: skip
+        for place, values in zip(places, found, strict=True):
+            first = vector * VECTOR
+            at = place // outer, place % outer, first // pitch, first % pitch
+            target.store_vector(at, values)
+
+
+def vector_of(source, a, b, start, first, pitch):
+    """Eight neighbours of a line of the target, from element `first` on."""
+    values = []
+    for i in range(VECTOR):
+        pixel, channel = (first + i) // pitch - start, (first + i) % pitch
+        inside = (pixel >= 0) & (pixel < source.shape[2]) & (channel < source.shape[3])
+        values.append(source.load((a, b, pixel, channel), pred=inside))
+    return values
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How a problem is laid out anew: pixels of `pitch` channels, and `joined` rows of windows."""
+
+    problem: ConvProblem
+    pitch: int
+    joined: bool
+
+    @classmethod
+    def of(cls, problem: ConvProblem) -> Packing:
+        """The packing of a problem whose channels TMA cannot take."""
+        step, small = problem.stride[1], problem.channels <= SMALL
+        pitch = next((n for n in (1, 2, 4) if n >= problem.channels), 0) if small else 0
+        while pitch and step * pitch % VECTOR:
+            pitch *= 2
+        joined = 0 < pitch <= VECTOR and problem.dilation[1] == 1
+        if not joined:
+            pitch = -(-problem.channels // VECTOR) * VECTOR
+        return cls(problem, pitch, joined)
+
+    @classmethod
+    def unchanged(cls, problem: ConvProblem) -> Packing:
+        """A copy for images and filters that lie otherwise than TMA wants."""
+        return cls(problem, -(-problem.channels // VECTOR) * VECTOR, False)
+
+    @property
+    def packed(self) -> ConvProblem:
+        """The problem that is left: with joined rows, of one column of filters."""
+        p = self.problem
+        if not self.joined:
+            return replace(p, channels=self.pitch)
+        return replace(
+            p, width=p.output[1], channels=p.kernel[1] * self.pitch, kernel=(p.kernel[0], 1),
+            stride=(p.stride[0], 1), padding=(p.padding[0], 0), dilation=(p.dilation[0], 1),
+        )  # fmt: skip
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Of the images' and the filters' copies; joined rows are whole multiples of 16 bytes."""
+        p = self.problem
+        (rows, columns), wide, tall = p.kernel, p.width, p.height
+        if self.joined:
+            wide = max(p.width + 2 * p.padding[1], (p.output[1] - 1) * p.stride[1] + columns)
+            wide, columns = (self._whole(n) for n in (wide, columns))
+        return (p.batch, tall, wide, self.pitch), (p.filters, rows, columns, self.pitch)
+
+    def _whole(self, pixels: int) -> int:
+        """As many pixels, or some more, that fill whole vectors."""
+        per_vector = max(VECTOR // self.pitch, 1)
+        return -(-pixels // per_vector) * per_vector
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Blocks of `pack_pixels`."""
+        shapes = self.shapes
+        vectors = max(-(-n * c // VECTOR) for _, _, n, c in shapes)
+        return -(-vectors // THREADS), sum(-(-a * b // LINES) for a, b, _, _ in shapes)
+
+    @property
+    def columns(self) -> tuple[int, int]:
+        """Where images and filters start in lines of their copies."""
+        return self.problem.padding[1] if self.joined else 0, 0
+
+    def views(self, images: Any, filters: Any) -> tuple[Any, Any]:
+        """Images (n, h, w, c) and filters (k, c, taps) of the packed problem, of its copies."""
+        shape = self.shapes[1]
+        if not self.joined:
+            return images, filter_view(filters)
+        (_, _, wide, pitch), p = self.shapes[0], self.packed
+        strides = (p.height * wide * pitch, wide * pitch, self.problem.stride[1] * pitch, 1)
+        seen = Strided((p.batch, p.height, p.width, p.channels), strides)
+        line = shape[2] * pitch
+        held = Strided((shape[0], line, shape[1]), (shape[1] * line, 1, line))
+        return arrays.view(images, seen), arrays.view(filters, held)
+
+    def copies(self, x: Any, w: Any) -> tuple[Any, Any]:
+        """Launch: copies of images and filters, on the arrays' current stream."""
+        targets = [
+            arrays.empty(shape, facts_of(like, "operand").dtype, like)
+            for shape, like in zip(self.shapes, (x, w), strict=True)
+        ]
+        launch = pack_pixels.configure(grid=self.grid, block=THREADS, overlap=True)
+        launch(x, targets[0], w, targets[1], columns=self.columns)
+        return self.views(*targets)
