@@ -224,7 +224,9 @@ def conv_depthwise(
     seen = [_broadcast(extra, shape) for extra in extras]
     gpu = arrays.gpu_of(x)
     target = target or ("sm_90a" if gpu is None else gpu.target)
-    plan = choose(problem, facts_of(x, "x").dtype, target=target, width=_width(x, w, out, seen))
+    plan = choose(
+        problem, facts_of(x, "x").dtype, target=target, width=access_width(x, w, out, seen)
+    )
     plan.run(x, w, out, *seen, epilogue=epilogue)
     return out
 
@@ -269,7 +271,7 @@ def check(problem: ConvProblem, dtype: DType) -> None:
         raise _unfit(f"a window has up to {MOST_TAPS} taps, got {p.kernel}")
 
 
-def _width(x: Any, w: Any, out: Any, extras: Sequence[Any]) -> int | None:
+def access_width(x: Any, w: Any, out: Any, extras: Sequence[Any]) -> int | None:
     """None where TMA can address the arrays, or else how many channels an access can have."""
     x_facts, w_facts = facts_of(x, "x"), facts_of(w, "w")
     contiguous = Strided(tuple(w_facts.shape), tuple(w_facts.strides)).reshaped(

@@ -6,7 +6,10 @@ from kdsl_fuse.patterns.attention import FlashAttention
 from kdsl_fuse.patterns.base import Example, Match, Options, Pattern
 from kdsl_fuse.patterns.columns import Columns
 from kdsl_fuse.patterns.concat import Concat
+from kdsl_fuse.patterns.conv_dense import ConvDense
+from kdsl_fuse.patterns.conv_depthwise import ConvDepthwise
 from kdsl_fuse.patterns.conv_direct import ConvDirect
+from kdsl_fuse.patterns.conv_grouped import ConvGrouped
 from kdsl_fuse.patterns.conv_pointwise import ConvPointwise
 from kdsl_fuse.patterns.custom import CustomKernel
 from kdsl_fuse.patterns.elementwise import Elementwise
@@ -21,6 +24,9 @@ ALL_PATTERNS: tuple[Pattern, ...] = (
     GatedPair(),
     GemmEpilogue(),
     ConvPointwise(),
+    ConvDepthwise(),
+    ConvGrouped(),
+    ConvDense(),
     ConvDirect(),
     FlashAttention(),
     Windows(),

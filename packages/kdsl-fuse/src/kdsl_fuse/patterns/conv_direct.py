@@ -26,6 +26,7 @@ class ConvDirect:
     """
 
     name = "conv_direct"
+    generic = True
     anchors: tuple[str, ...] = ("Conv", "ConvTranspose")
     examples: tuple[Example, ...] = (
         Example(
@@ -36,7 +37,7 @@ class ConvDirect:
             (("f32", (2, 7, 9, 3)), ("f32", (6, 3, 3, 3)), ("f32", (6,))),
         ),
         Example(
-            "groups of odd width in NCHW, BatchNorm and a residual",
+            "groups of f32 in NCHW, BatchNorm and a residual",
             lambda kf, x, w, s, r: kf.relu(
                 kf.batch_norm(
                     kf.conv2d(x, w, padding=1, groups=2, layout="NCHW"), s, s, s, kf.exp(s)
