@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import kdsl_core as kd
+from kdsl_fuse.kernels.conv_depthwise_window import reached
 from kdsl_fuse.kernels.vectors import begin, neighbours, put
 
 
@@ -113,11 +114,3 @@ class Window:
                 ]
                 put(y, place, 3, found, inside)
 
-
-def reached(outputs: int, taps: int, stride: int, dilation: int) -> dict[int, list[Any]]:
-    """Inputs, counted from the first one, ↦ the (output, tap) pairs that use them."""
-    uses: dict[int, list[Any]] = {}
-    for output in range(outputs):
-        for tap in range(taps):
-            uses.setdefault(output * stride + tap * dilation, []).append((output, tap))
-    return dict(sorted(uses.items()))

@@ -40,6 +40,7 @@ class DepthwiseConfig:
     stages: int = 2
     buffers: int = 1
     products: int = 0
+    together: int = 1
     blocks_per_sm: int = 1
 
     def __post_init__(self) -> None:

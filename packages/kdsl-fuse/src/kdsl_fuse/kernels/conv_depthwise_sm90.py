@@ -20,6 +20,7 @@ from kdsl_fuse.kernels.conv_depthwise_config import (
     STRIP,
     WARP,
 )
+from kdsl_fuse.kernels.conv_depthwise_window import steps
 from kdsl_fuse.kernels.vectors import neighbours
 
 
@@ -141,13 +142,15 @@ def compute(worker):
     for turn in kd.range(kd.ceil_div(block.tiles - block.first, block.step)):
         stage, parity = block.stage(turn)
         block.arrived[stage].wait(parity)
-        for unit in kd.range(worker.team, c.units, c.teams):
+        for unit in kd.range(worker.first_unit(turn), c.units, c.teams):
             fetched = worker.fetch(turn, unit)
             worker.convolve(stage, unit)
             worker.finish(turn, unit, fetched)
+            if c.stages > 1 and (worker.warp == 0) & (unit < c.teams) & (turn > 0):
+                refill(block, turn - 1)  # by now the other teams have read it
         kd.sync_warp()
         block.emptied[stage].arrive(pred=worker.lane == 0)
-        if worker.warp == 0:
+        if c.stages == 1 and worker.warp == 0:
             refill(block, turn)
     if worker.leads:
         kd.tma_store_wait(0)
@@ -167,7 +170,9 @@ class Worker:
         dtype = block.input.dtype
         self.mma = kd.tiled_mma(kd.atoms.find(arch="sm_80", a=dtype.name, acc="f32"))
         columns = c.kernel[1] + c.kernel[1] % 2
-        self.pixels = kd.rmem(dtype, kd.Layout((4, columns)), name="pixels")
+        self.pixels = [
+            kd.rmem(dtype, kd.Layout((4, columns)), name="pixels") for _ in range(c.together)
+        ]
         self.sums = kd.rmem(kd.f32, kd.Layout((4, c.rows)), name="sums")
         self.results = kd.rmem(kd.f32, kd.Layout(4), name="results")
         self.rounded = kd.rmem(dtype, kd.Layout((4, c.rows)), name="rounded")
@@ -189,6 +194,13 @@ class Worker:
         _, blocks, strips = c.tile
         return half // (blocks * strips), half // strips % blocks * c.rows, half % strips * STRIP
 
+    def first_unit(self, turn: Any) -> Any:
+        """The team's first pair of strips of a tile; teams take turns over all tiles."""
+        c = self.block.config
+        if c.units % c.teams == 0:
+            return self.team
+        return (self.team + turn * (c.teams - c.units % c.teams)) % c.teams
+
     @kd.func
     def read_weights(self):
         """Weights from shared memory: diagonal matrices, and pairs of f32."""
@@ -202,7 +214,8 @@ class Worker:
         self.diagonals.fill(0)
         rest = max(c.kernel[1] - c.products, 0)
         self.factors = kd.rmem(kd.f32, kd.Layout((2, max(rest * c.kernel[0], 1))))
-        self.pixels.fill(0)
+        for held in self.pixels:
+            held.fill(0)
         for r in range(c.kernel[0]):
             for s in range(c.kernel[1]):
                 tap = r * c.kernel[1] + s
@@ -228,45 +241,43 @@ class Worker:
         first = ((stage * c.input_tile[0] + image) * rows + row * c.stride[0]) * columns
         first = (first + column * c.stride[1]) * channels
         self.sums.fill(0.0)
-        for y in range((c.rows - 1) * c.stride[0] + (c.kernel[0] - 1) * c.dilation[0] + 1):
-            uses = [
-                (o, r) for o in range(c.rows) for r in range(c.kernel[0])
-                if o * c.stride[0] + r * c.dilation[0] == y
-            ]  # fmt: skip
-            if uses:
-                self._load(first, y * columns * channels)
-                self._multiply(uses)
-                self._add(uses)
+        for rows_together in steps(c):
+            for held, (y, _) in zip(self.pixels, rows_together, strict=False):
+                self._load(held, first, y * columns * channels)
+            self._multiply(rows_together)
+            self._add(rows_together)
 
-    def _load(self, first: Any, row: int) -> None:
+    def _load(self, held: Any, first: Any, row: int) -> None:
         """The pixels of a row for all columns of taps."""
         columns = self.block.config.kernel[1]
         for pair, start in enumerate(self.starts):
             matrices = 4 if 2 * pair + 1 < columns else 2
             source = self.source.with_layout(kd.Layout(8), start + first + row)
-            held = self.pixels.with_layout(kd.Layout(2 * matrices), 8 * pair)
-            kd.copy(source, held, atom=kd.atoms.ldmatrix(matrices))
+            target = held.with_layout(kd.Layout(2 * matrices), 8 * pair)
+            kd.copy(source, target, atom=kd.atoms.ldmatrix(matrices))
 
-    def _multiply(self, uses: list[tuple[int, int]]) -> None:
+    def _multiply(self, together: Any) -> None:
         """Add the taps that tensor cores take."""
         c = self.block.config
         for s in range(0, c.products, 2):
-            a = self.pixels.with_layout(kd.Layout((8, 1)), 4 * s)
-            for o, r in uses:
-                b = self.diagonals.with_layout(kd.Layout((4, 1)), 2 * (r * c.products + s))
-                acc = self.sums.with_layout(kd.Layout((4, 1, 1)), 4 * o)
-                kd.gemm(self.mma, a, b, acc)
+            for held, (_, uses) in zip(self.pixels, together, strict=False):
+                a = held.with_layout(kd.Layout((8, 1)), 4 * s)
+                for o, r in uses:
+                    b = self.diagonals.with_layout(kd.Layout((4, 1)), 2 * (r * c.products + s))
+                    acc = self.sums.with_layout(kd.Layout((4, 1, 1)), 4 * o)
+                    kd.gemm(self.mma, a, b, acc)
 
-    def _add(self, uses: list[tuple[int, int]]) -> None:
+    def _add(self, together: Any) -> None:
         """Add the other taps."""
         c = self.block.config
         rest = c.kernel[1] - c.products
         for s in range(c.products, c.kernel[1]):
-            values = [self.pixels[i, s].to(kd.f32) for i in range(4)]
-            for o, r in uses:
-                for i, value in enumerate(values):
-                    factor = self.factors[i % 2, r * rest + s - c.products]
-                    self.sums[i, o] = kd.fma(value, factor, self.sums[i, o])
+            for held, (_, uses) in zip(self.pixels, together, strict=False):
+                values = [held[i, s].to(kd.f32) for i in range(4)]
+                for o, r in uses:
+                    for i, value in enumerate(values):
+                        factor = self.factors[i % 2, r * rest + s - c.products]
+                        self.sums[i, o] = kd.fma(value, factor, self.sums[i, o])
 
     def read_fixed(self) -> None:
         """The extras that are the same for all pixels."""
@@ -286,12 +297,17 @@ class Worker:
 
     def fetch(self, turn: Any, unit: Any) -> dict[int, Any]:
         """The other extras at the lane's pixels, ahead of the sums, as memory takes its time."""
-        left = [i for i in range(len(self.extras)) if i not in self.fixed]
+        left = {i: x for i, x in enumerate(self.extras) if i not in self.fixed}
         if not left:
             return {}
-        rows, places = range(self.block.config.rows), self.places(turn, unit)
-        return {i: [[self._extra(self.extras[i], at, o) for o in rows] for at in places]
-                for i in left}  # fmt: skip
+        rows, places = self.block.config.rows, self.places(turn, unit)
+        held = {i: kd.rmem(x.dtype, kd.Layout((4, rows)), name="extra") for i, x in left.items()}
+        for o in range(rows):
+            for half, at in enumerate(places):
+                for i, extra in left.items():
+                    for e, value in enumerate(self._extra(extra, at, o)):
+                        held[i][2 * half + e, o] = value
+        return held
 
     def _extra(self, extra: Any, at: tuple[Any, ...], o: int) -> list[Any]:
         """The lane's two channels of an extra at a pixel."""
@@ -311,7 +327,7 @@ class Worker:
             for half in range(2):
                 for e in range(2):
                     own = [
-                        self.fixed[i][e] if i in self.fixed else fetched[i][half][o][e]
+                        self.fixed[i][e] if i in self.fixed else fetched[i][2 * half + e, o]
                         for i in range(len(self.extras))
                     ]
                     value = self.epilogue(self.sums[2 * half + e, o], *own)
@@ -337,8 +353,7 @@ class Worker:
         c = self.block.config
         if c.buffers == 1:
             return 0
-        units = (c.units - 1 - self.team) // c.teams + 1
-        return (turn * units + unit // c.teams) % c.buffers
+        return ((turn * c.units + unit) // c.teams) % c.buffers
 
     def _put(self, buffer: Any) -> None:
         """Rounded results to a buffer of the team."""

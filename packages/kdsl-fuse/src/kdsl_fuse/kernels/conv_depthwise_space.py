@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
+from itertools import product
 
-from kdsl_fuse.kernels.conv_depthwise_config import STRIP, DepthwiseConfig
+from kdsl_fuse.kernels.conv_depthwise_config import STRIP, WIDTHS, DepthwiseConfig
 from kdsl_fuse.kernels.conv_problem import ConvProblem
 
 SHARED_BYTES = 233_472  # of a multiprocessor, 1 KiB of which each block takes for itself
+REGISTERS = 65_536  # of a multiprocessor
 MOST_STRIPS = 14  # of a tile
 MOST_UNITS = 8  # of a tile of several images
 MOST_EXTENT = 256  # of a box that TMA copies
+# teams of a block, blocks of a multiprocessor, stages
+_SHARES = ((1, 2, 1), (1, 2, 2), (1, 3, 1), (1, 4, 1), (2, 1, 2), (2, 2, 1), (3, 1, 2))
 
 
 @lru_cache(maxsize=1024)
@@ -32,6 +36,34 @@ def first(problem: ConvProblem) -> DepthwiseConfig | None:
         if found is not None:
             return found
     return None
+
+
+def candidates(problem: ConvProblem) -> list[DepthwiseConfig]:
+    """Configurations that have room, for a tuner to try."""
+    p, found = problem, {}
+    widths = [n for n in WIDTHS if n < 2 * p.channels]
+    for channels, (teams, blocks, stages), buffers in product(widths, _SHARES, (1, 2)):
+        for rows, products in product((4, 6, 7, 8), shares(p.kernel)):
+            config = DepthwiseConfig(
+                p.kernel, p.stride, p.padding, p.dilation, channels, rows, teams=teams,
+                stages=stages, buffers=buffers, products=products, blocks_per_sm=blocks,
+            )  # fmt: skip
+            if registers(config) * config.threads * blocks <= REGISTERS:
+                found[fitted(p, config)] = None
+    return [config for config in found if config is not None]
+
+
+def shares(kernel: tuple[int, int]) -> list[int]:
+    """How many columns of taps tensor cores may take."""
+    columns = kernel[1]
+    return [n for n in range(0, columns + columns % 2 + 1, 2) if n or columns < 9]
+
+
+def registers(config: DepthwiseConfig) -> int:
+    """About how many registers a thread needs for weights, sums, pixels, and all the rest."""
+    rows, columns = config.kernel
+    weights = rows * (config.products + 2 * max(columns - config.products, 0))
+    return weights + 4 * config.rows + 2 * (columns + columns % 2) + 40
 
 
 def fitted(problem: ConvProblem, config: DepthwiseConfig) -> DepthwiseConfig | None:
