@@ -13,7 +13,7 @@ from typing import Any
 
 import kdsl_core as kd
 from kdsl_fuse.kernels.conv_grouped_halo import AsyncHalo, TmaHalo, Work, fill_ring
-from kdsl_fuse.kernels.conv_grouped_results import Results, claim, finish, send
+from kdsl_fuse.kernels.conv_grouped_results import Results, claim, fill_buffers, finish, send
 from kdsl_fuse.kernels.conv_grouped_weights import Weights
 from kdsl_fuse.kernels.conv_grouped_window import Window
 
@@ -39,13 +39,17 @@ def conv_grouped(
     if config.copies == "tma":
         if kd.thread_rank() == 0:
             halo.init()
+            results.init()
+            kd.fence_mbarrier_init()
         kd.sync_threads()
         kd.wait_for_dependencies()
         kd.launch_dependents()
-        if warp == config.warps:
-            fill_ring(halo)
-        else:
+        if warp < config.warps:
             compute(halo, weights, results, warp // config.parts)
+        elif warp == config.warps:
+            fill_ring(halo)
+        elif config.staged is not None:
+            fill_buffers(results, work)
     else:
         compute(halo, weights, results, warp // config.parts)
 
@@ -70,15 +74,15 @@ def compute(halo, weights, results, team):
         halo.wait(number)
         tile = work.at(number)
         if tile.slab >= config.window - 1:
-            step_row = tile.row + (tile.slab - (config.window - 1)) * config.rows
+            step_row = work.step_row(tile)
             buffer = turn % config.buffers
             claim(results)
             starts = halo.starts()
             for strip in kd.range(team, config.strips, config.teams):
-                parts = results.fetch(tile, step_row, strip, fixed)
+                parts = results.fetch(tile, step_row, strip, buffer, fixed)
                 acc = window.multiply(starts, strip)
                 results.keep(acc, parts, strip, buffer)
-            send(results, tile, step_row, buffer)
+            send(results, tile, step_row, turn)
             turn = turn + 1
         halo.release(number)
     kd.cp_async_wait(0) if config.copies == "cp.async" else finish(results)

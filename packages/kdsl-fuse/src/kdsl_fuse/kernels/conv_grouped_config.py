@@ -25,7 +25,8 @@ class GroupedConfig:
     groups for itself. It takes `rows` rows of `columns` results at a time, `steps` times down the
     image, from a ring of `stages` slabs of input rows. Each of its `warps` computes 8 · `octets`
     filters. A matrix instruction has 16 pixels: eight of a row and eight of another (`paired`
-    "rows"), or sixteen of one ("columns"). Results leave through `buffers` of shared memory.
+    "rows"), or sixteen of one ("columns"). Results leave through `buffers` of shared memory, into
+    which the tail's operand number `staged`, of the result's type, is copied before.
     """
 
     kernel: tuple[int, int]
@@ -44,6 +45,7 @@ class GroupedConfig:
     buffers: int = 2
     copies: str = "tma"
     weights: str = "registers"
+    staged: int | None = None
     blocks_per_sm: int = 1
 
     def __post_init__(self) -> None:
@@ -80,12 +82,15 @@ class GroupedConfig:
                 fix=f"a line has {', '.join(map(str, LINES))} channels, whole groups of them",
             )
         known = self.copies in COPIES and self.weights in ("registers", "shared")
+        known &= self.staged is None or (self.copies == "tma" and self.buffers > 1)
         if self.filters % (OCTET * self.octets) or self.warps % self.parts or not known:
             raise kd.ArgumentError(
                 f"{self.warps} warps do not share {self.filters} filters by {self.octets} times "
-                f"{OCTET} evenly, with weights in {self.weights}, by {self.copies}",
+                f"{OCTET} evenly, with weights in {self.weights}, by {self.copies}, with operand "
+                f"{self.staged} in one of {self.buffers} buffers",
                 code="K993",
-                fix="warps are a multiple of filters / (8 · octets)",
+                fix="warps are a multiple of filters / (8 · octets); TMA stages an operand in two "
+                "buffers or more",
             )
 
     @property
@@ -109,8 +114,8 @@ class GroupedConfig:
 
     @property
     def threads(self) -> int:
-        """Threads of a block; where TMA copies, one warp is for that."""
-        return WARP * (self.warps + (self.copies == "tma"))
+        """Threads of a block; where TMA copies, one warp is for that, another for an operand."""
+        return WARP * (self.warps + (self.copies == "tma") + (self.staged is not None))
 
     @property
     def advance(self) -> int:

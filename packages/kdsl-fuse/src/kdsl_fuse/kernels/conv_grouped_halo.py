@@ -52,6 +52,11 @@ class Work:
         row = rest % self.down * (config.rows * config.steps)
         return Tile(rest // self.down, row, column * config.columns, number % config.slabs)
 
+    def step_row(self, tile: Tile) -> Any:
+        """The first row of results of the step whose last slab this is."""
+        config = self.config
+        return tile.row + (tile.slab - (config.window - 1)) * config.rows
+
 
 class Halo:
     """The ring of slabs, as those see it who read windows of it."""
@@ -102,7 +107,6 @@ class TmaHalo(Halo):
         """Make the barriers. Threads: one, then a barrier of all."""
         self.copy.prefetch()
         self.ring.init()
-        kd.fence_mbarrier_init()
 
     def begin(self) -> None:
         """Nothing: the copying warp has begun by itself."""
