@@ -10,7 +10,7 @@ import kdsl_core as kd
 from kdsl_core.atoms.sm90.shared_layouts import swizzle_of
 from kdsl_core.collective.pipeline import RingPosition
 from kdsl_fuse.kernels.conv_grouped_config import OCTET, PANEL, WARP
-from kdsl_fuse.kernels.conv_grouped_halo import Tile
+from kdsl_fuse.kernels.conv_grouped_work import Walk
 
 BARRIER = 1
 
@@ -54,26 +54,28 @@ class Results:
         self.stage = kd.smem(y.dtype, layout, name="results")
         self.raw = kd.recast(self.stage, y.dtype, kd.Layout(self.size * config.buffers))
         self.barrier = kd.named_barrier(BARRIER, config.warps * WARP)
-        self.leader = kd.thread_rank() == 0
         self.by_tma = config.copies == "tma"
-        if self.by_tma:
-            tile = (1, config.rows, config.columns, config.filters)
-            self.send = kd.tma_store(y, self.stage[..., 0], tile)
         self.lane, self.column = kd.lane_idx(), 2 * (kd.lane_idx() % 4)
         # Lane l names row l mod 8 of a matrix for `stmatrix`, and holds a pair of its row l div 4.
         self.rows = [self._place(j, self.lane % 8) for j in range(config.octets)]
         self.pairs = [self._place(j, self.lane // 4) + self.column for j in range(config.octets)]
-        if config.staged is not None:
+        self.at = RingPosition(config.buffers, 0, 0)
+        if self.by_tma:
             tile = (1, config.rows, config.columns, config.filters)
-            self.fetch_staged = kd.tma_load(extras[config.staged], self.stage[..., 0], tile)
-            self.ring = kd.collective.TmaPipeline(config.buffers, self.fetch_staged.bytes, 1)
-            self.at = RingPosition(config.buffers, 0, 0)
+            self.send = kd.tma_store(y, self.stage[..., 0], tile)
+            self.written = kd.mbarrier(config.parts, config.buffers, name="written")
+            staged = None if config.staged is None else extras[config.staged]
+            self.staged = None if staged is None else kd.tma_load(staged, self.stage[..., 0], tile)
+            size = 0 if self.staged is None else self.staged.bytes
+            self.ring = kd.collective.TmaPipeline(config.buffers, size, 1)
 
     def init(self) -> None:
         """Make the barriers. Threads: one, then a barrier of all."""
-        if self.config.staged is not None:
-            self.fetch_staged.prefetch()
-            self.ring.init()
+        self.send.prefetch()
+        self.written.init()
+        self.ring.init()
+        if self.staged is not None:
+            self.staged.prefetch()
 
     def _place(self, octet: int, row: Any) -> Any:
         """Where a row of a matrix of these filters starts, in the strip's first pixels."""
@@ -97,19 +99,17 @@ class Results:
                 found[index] = [self._pair(extra, (0, 0, 0), j, None) for j in octets]
         return found
 
-    def fetch(
-        self, tile: Tile, step_row: Any, strip: Any, buffer: Any, fixed: Any
-    ) -> dict[Matrix, list[Any]]:
+    def fetch(self, tile: Walk, strip: Any, fixed: Any) -> dict[Matrix, list[Any]]:
         """The extras of a strip, to be called some time before they are needed."""
         found = {}
         for matrix in self.matrices() if self.extras else ():
             row, column = self.pixel(matrix, strip)
-            at = tile.image, step_row + row, tile.column + column
+            at = tile.image, tile.step_row + row, tile.column + column
             inside = (at[1] < self.y.shape[1]) & (at[2] < self.y.shape[2])
             found[matrix] = []
             for i, extra in enumerate(self.extras):
                 if i == self.config.staged:
-                    pair = self._kept_pair(matrix, self._start(strip, buffer))
+                    pair = self._kept_pair(matrix, self._start(strip))
                     found[matrix].append(list(pair.load_vector(0, 2)))
                 elif i in fixed:
                     found[matrix].append(fixed[i][matrix.octet])
@@ -146,10 +146,10 @@ class Results:
         return [extra.load((*at, first + i), within) for i in range(2)]
 
     # -- to shared memory --------------------------------------------------------------------
-    def keep(self, acc: list[Any], parts: dict[Matrix, list[Any]], strip: Any, buffer: Any) -> None:
-        """Put the results of a strip into a buffer."""
+    def keep(self, acc: list[Any], parts: dict[Matrix, list[Any]], strip: Any) -> None:
+        """Put the results of a strip into the step's buffer."""
         matrices = self.matrices()
-        start = self._start(strip, buffer)
+        start = self._start(strip)
         if self.config.staged is not None:  # what other lanes have read is overwritten
             kd.sync_warp()
         for some in _groups(matrices):
@@ -163,10 +163,10 @@ class Results:
             kd.convert_fragment(wide, held)
             self._store(some, held, start)
 
-    def _start(self, strip: Any, buffer: Any) -> Any:
-        """Where a strip starts in a buffer."""
+    def _start(self, strip: Any) -> Any:
+        """Where a strip starts in the step's buffer."""
         across = OCTET * (1 if self.config.paired == "rows" else 2)
-        return strip * (self.line * across) + buffer * self.size
+        return strip * (self.line * across) + self.at.stage * self.size
 
     def _kept_pair(self, matrix: Matrix, start: Any) -> Any:
         """The lane's two elements of a matrix in shared memory."""
@@ -213,51 +213,68 @@ def _groups(matrices: list[Matrix]) -> list[list[Matrix]]:
 @kd.func
 def fill_buffers(results, work):
     """Copy an operand of the tail to the buffers, each as soon as it is free. Threads: a warp."""
-    config, writer = results.config, results.ring.writer()
+    writer, tile = results.ring.writer(), work.walk()
     if kd.elect_one():
-        for number in kd.range(work.total):
-            tile = work.at(number)
-            if tile.slab >= config.window - 1:
+        for _ in kd.range(work.total):
+            if tile.ends_step:
                 buffer, full = writer.acquire()
-                at = tile.image, work.step_row(tile), tile.column, results.first
-                results.fetch_staged(results.stage[..., buffer], at, full)
+                at = tile.image, tile.step_row, tile.column, results.first
+                results.staged(results.stage[..., buffer], at, full)
                 writer.advance()
+            tile.advance()
+
+
+@kd.func
+def send_buffers(results, work):
+    """Send buffers that a team has written, and free those that were read. Threads: a warp."""
+    buffers, tile = results.config.buffers, work.walk()
+    at, sent = RingPosition(buffers, 0, 0), RingPosition(buffers, 0, 0)
+    first = True
+    if kd.elect_one():
+        for _ in kd.range(work.total):
+            if tile.ends_step:
+                results.written[at.stage].wait(at.parity)
+                place = tile.image, tile.step_row, tile.column, results.first
+                results.send(results.stage[..., at.stage], place)
+                kd.tma_store_commit()
+                at.advance()
+                if buffers == 1:
+                    kd.tma_store_wait(0)
+                    results.ring.empty[sent.stage].arrive()
+                    sent.advance()
+                else:
+                    kd.tma_store_wait(1)
+                    if not first:
+                        results.ring.empty[sent.stage].arrive()
+                        sent.advance()
+                    first = False
+            tile.advance()
+        kd.tma_store_wait(0)
 
 
 @kd.func
 def claim(results):
     """Wait until the step's buffer may be written, or holds the operand that is staged."""
-    if results.config.staged is not None:
-        results.ring.full[results.at.stage].wait(results.at.parity)
-        results.at.advance()
+    if results.by_tma:
+        if results.staged is None:
+            results.ring.empty[results.at.stage].wait(results.at.parity ^ 1)
+        else:
+            results.ring.full[results.at.stage].wait(results.at.parity)
     elif results.config.buffers == 1:
-        if results.by_tma and results.leader:
-            kd.tma_store_wait(0)
         results.barrier.sync()
 
 
 @kd.func
-def send(results, tile, step_row, turn):
-    """Send a buffer that all warps have written. Threads: those that compute."""
-    config = results.config
-    buffer = turn % config.buffers
+def hand_over(results, tile):
+    """Have a buffer sent that this team has written. Threads: those that compute."""
+    buffer = results.at.stage
     if results.by_tma:
-        if config.staged is not None:
-            if results.leader:
-                kd.tma_store_wait(0)
-                last = (turn + (config.buffers - 1)) % config.buffers
-                results.ring.empty[last].arrive(pred=turn > 0)
-        elif config.buffers > 1 and results.leader:
-            kd.tma_store_wait(config.buffers - 2)
         kd.fence_proxy_async()
-        results.barrier.sync()
-        if results.leader:
-            at = tile.image, step_row, tile.column, results.first
-            results.send(results.stage[..., buffer], at)
-            kd.tma_store_commit()
+        kd.sync_warp()
+        results.written[buffer].arrive(pred=results.lane == 0)
     else:
         results.barrier.sync()
-        store_lines(results, tile, step_row, buffer)
+        store_lines(results, tile, tile.step_row, buffer)
 
 
 @kd.func
@@ -278,10 +295,3 @@ def store_lines(results, tile, step_row, buffer):
         kd.copy(source, held)
         target = y.with_layout(kd.Layout(OCTET), y.layout((tile.image, p, q, f)))
         kd.copy(held, target, pred=inside, vector=16)
-
-
-@kd.func
-def finish(results):
-    """Wait until shared memory has been read, before the block ends."""
-    if results.by_tma and results.leader:
-        kd.tma_store_wait(0)
