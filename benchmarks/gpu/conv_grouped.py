@@ -147,10 +147,13 @@ def measure(case: Case, options: argparse.Namespace) -> Result:
     sides = Sides(sets, exact_of(case, first), lambda y: y[[0, -1]], lambda s: (s.out,))
     for name, launch in peers(case).items():
         sides.add(name, launch)
-    chosen = choose(case.problem)
+    staged = 1 if case.fused else None
+    chosen = choose(case.problem, staged=staged)
     sides.add(f"kdsl {chosen}", ours(case, chosen))
     end = time.monotonic() + options.space
-    others = candidates(case.problem, target_of("sm_90a"))
+    others = candidates(case.problem, target_of("sm_90a"), staged=staged)
+    if case.fused:
+        sides.add(f"kdsl {choose(case.problem)}", ours(case, choose(case.problem)))
     random.Random(0).shuffle(others)
     for plan in others:
         if plan.config.line > 16 and time.monotonic() < end:

@@ -17,6 +17,7 @@ from kdsl_fuse.kernels.conv_grouped_plan import (
     choose,
     conv_grouped,
     problem_of,
+    stageable,
 )
 from kdsl_fuse.kernels.conv_problem import ConvProblem
 
@@ -85,6 +86,9 @@ SCHEDULES: dict[str, dict[str, Any]] = {
     "one buffer": {"buffers": 1},
     "three buffers": {"buffers": 3},
     "two teams": {"warps": 16},
+    "three teams of two": {"line": 16, "warps": 6, "stages": 5, "buffers": 4},
+    "strips together": {"columns": 40, "together": 2},
+    "all strips together": {"columns": 24, "together": 3, "warps": 16},
     "narrow tiles": {"columns": 8},
     "narrow lines": {"line": 16, "warps": 2},
     "half lines": {"line": 32, "warps": 4},
@@ -123,15 +127,19 @@ def relu(acc: Any, bias: Any, residual: Any) -> Any:
     return kd.maximum(acc + bias.to(kd.f32) + residual.to(kd.f32), 0.0)
 
 
-@pytest.mark.parametrize("copies", COPIES)
 @pytest.mark.parametrize("paired", ("rows", "columns"))
-def test_tails(paired: str, copies: str) -> None:
-    """A tail of an operand for each filter and one of the result's shape."""
+@pytest.mark.parametrize(
+    "copies, staged, buffers",
+    (("tma", None, 2), ("tma", 1, 2), ("tma", 1, 3), ("tma", 1, 4), ("cp.async", None, 2)),
+)
+def test_tails(copies: str, staged: int | None, buffers: int, paired: str) -> None:
+    """A tail of an operand for each filter and one of the result's shape, staged or not."""
     rng = np.random.default_rng(1)
     bias = rng.standard_normal(64).astype(np.float32)
     residual = rng.standard_normal((2, 9, 14, 64)).astype(BF16)
     simulated(
-        replace(SMALL, paired=paired, copies=copies), IMAGES, bias, residual, epilogue=relu,
+        replace(SMALL, paired=paired, copies=copies, staged=staged, buffers=buffers),
+        IMAGES, bias, residual, epilogue=relu,
         tail=lambda y: np.maximum(y + bias + residual.astype(np.float64), 0.0),
     )  # fmt: skip
 
@@ -146,7 +154,7 @@ def test_tail_by_pixel() -> None:
 
 
 # -- plans -------------------------------------------------------------------------------------
-BENCHED = [
+PROBLEMS = [
     ConvProblem(256, 56, 56, 128, 128, (3, 3), (1, 1), (1, 1), groups=32),
     ConvProblem(256, 28, 28, 256, 256, (3, 3), (1, 1), (1, 1), groups=32),
     ConvProblem(256, 14, 14, 512, 512, (3, 3), (1, 1), (1, 1), groups=32),
@@ -160,7 +168,7 @@ BENCHED = [
 
 
 @pytest.mark.parametrize("target", ("sm_80", "sm_90a"))
-@pytest.mark.parametrize("problem", BENCHED, ids=str)
+@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
 def test_plans_fit(problem: ConvProblem, target: str) -> None:
     """Every candidate covers the result and fits a multiprocessor, the chosen one is the first."""
     limit = kd.target_of(target).shared_bytes
@@ -206,6 +214,10 @@ def test_function() -> None:
     assert_close(out, want + bias, scale)
     by_words = conv_grouped(x, w, groups=8, stride=2, padding=1, target="sm_80")
     assert_close(by_words, want, scale)
+    residual = np.ones(want.shape, BF16)
+    assert stageable(out, [bias, residual]) == 1 and stageable(out, [bias]) is None
+    more = conv_grouped(x, w, None, bias, residual, groups=8, stride=2, padding=1, epilogue=relu)
+    assert_close(more, np.maximum(want + bias + 1, 0), scale)
 
 
 # -- refusals ----------------------------------------------------------------------------------
@@ -257,6 +269,8 @@ def test_bad_calls(name: str) -> None:
         ("K993", {"warps": 5}),
         ("K993", {"octets": 5}),
         ("K993", {"copies": "memcpy"}),
+        ("K993", {"staged": 0, "buffers": 1}),
+        ("K993", {"staged": 0, "copies": "cp.async"}),
     ),
 )
 def test_bad_configs(code: str, changes: dict[str, Any]) -> None:

@@ -12,10 +12,18 @@ from __future__ import annotations
 from typing import Any
 
 import kdsl_core as kd
-from kdsl_fuse.kernels.conv_grouped_halo import AsyncHalo, TmaHalo, Work, fill_ring
-from kdsl_fuse.kernels.conv_grouped_results import Results, claim, finish, send
+from kdsl_core.collective.pipeline import RingPosition
+from kdsl_fuse.kernels.conv_grouped_halo import AsyncHalo, TmaHalo, fill_ring
+from kdsl_fuse.kernels.conv_grouped_results import (
+    Results,
+    claim,
+    fill_buffers,
+    hand_over,
+    send_buffers,
+)
 from kdsl_fuse.kernels.conv_grouped_weights import Weights
 from kdsl_fuse.kernels.conv_grouped_window import Window
+from kdsl_fuse.kernels.conv_grouped_work import Work
 
 
 def conv_grouped(
@@ -36,18 +44,25 @@ def conv_grouped(
     halo = (TmaHalo if config.copies == "tma" else AsyncHalo)(config, x, work)
     results = Results(config, y, work.chunk, part, epilogue, extras)
     weights = Weights(config, w, work.chunk, part)
+    team = warp // config.parts
     if config.copies == "tma":
         if kd.thread_rank() == 0:
             halo.init()
+            results.init()
+            kd.fence_mbarrier_init()
         kd.sync_threads()
         kd.wait_for_dependencies()
         kd.launch_dependents()
-        if warp == config.warps:
+        if warp < config.warps:
+            compute(halo, weights, results, team)
+        elif warp == config.warps:
             fill_ring(halo)
-        else:
-            compute(halo, weights, results, warp // config.parts)
+        elif warp == config.warps + 1:
+            send_buffers(results, work)
+        elif config.staged is not None:
+            fill_buffers(results, work)
     else:
-        compute(halo, weights, results, warp // config.parts)
+        compute(halo, weights, results, team)
 
 
 ENTRIES = {
@@ -59,29 +74,52 @@ ENTRIES = {
 
 @kd.func
 def compute(halo, weights, results, team):
-    """Compute and send the results of all slabs, as they come."""
+    """Compute the steps of the block's items as their slabs come.
+
+    Where TMA copies, teams take steps by turns and nobody waits for another team; else all share
+    the strips of each step.
+    """
     config, work = halo.config, halo.work
     halo.begin()
     weights.load(team, results.barrier)
     window = Window(config, halo.raw, weights)
-    fixed = results.fixed()
-    turn = 0
+    fixed, tile = results.fixed(), work.walk()
+    by_turns = config.teams > 1 and config.copies == "tma"
+    turn = RingPosition(config.teams, 0, 0)
     for number in kd.range(work.total):
         halo.wait(number)
-        tile = work.at(number)
-        if tile.slab >= config.window - 1:
-            step_row = tile.row + (tile.slab - (config.window - 1)) * config.rows
-            buffer = turn % config.buffers
-            claim(results)
-            starts = halo.starts()
-            for strip in kd.range(team, config.strips, config.teams):
-                parts = results.fetch(tile, step_row, strip, fixed)
-                acc = window.multiply(starts, strip)
-                results.keep(acc, parts, strip, buffer)
-            send(results, tile, step_row, buffer)
-            turn = turn + 1
+        if tile.ends_step:
+            if not by_turns or turn.index == team:
+                claim(results)
+                compute_step(window, results, tile, halo.starts(), fixed, team)
+                hand_over(results, tile)
+            results.at.advance()
+            turn.advance()
         halo.release(number)
-    kd.cp_async_wait(0) if config.copies == "cp.async" else finish(results)
+        tile.advance()
+    if config.copies == "cp.async":
+        kd.cp_async_wait(0)
+
+
+@kd.func
+def compute_step(window, results, tile, starts, fixed, team):
+    """Compute the warp's strips of a step, `together` at a time."""
+    config = window.config
+    first, sharers = (0, 1) if config.copies == "tma" else (team, config.teams)
+    whole = config.strips // (sharers * config.together) * config.together
+    for i in kd.range(0, whole, config.together):
+        some = [first + (i + j) * sharers for j in range(config.together)]
+        compute_strips(window, results, tile, starts, some, fixed)
+    for strip in kd.range(first + whole * sharers, config.strips, sharers):
+        compute_strips(window, results, tile, starts, [strip], fixed)
+
+
+def compute_strips(window, results, tile, starts, strips, fixed):
+    """Compute some strips whose instructions the assembler may mix."""
+    parts = [results.fetch(tile, strip, fixed) for strip in strips]
+    sums = [window.multiply(starts, strip) for strip in strips]
+    for acc, operands, strip in zip(sums, parts, strips, strict=True):
+        results.keep(acc, operands, strip)
 
 
 def identity(acc: Any) -> Any:

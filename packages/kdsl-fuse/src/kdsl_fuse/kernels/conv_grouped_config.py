@@ -24,8 +24,10 @@ class GroupedConfig:
     `group` is (channels, filters) of a group. A block has `line` channels and the filters of their
     groups for itself. It takes `rows` rows of `columns` results at a time, `steps` times down the
     image, from a ring of `stages` slabs of input rows. Each of its `warps` computes 8 · `octets`
-    filters. A matrix instruction has 16 pixels: eight of a row and eight of another (`paired`
-    "rows"), or sixteen of one ("columns"). Results leave through `buffers` of shared memory.
+    filters, `together` strips of a step at once. A matrix instruction has 16 pixels: eight of a row
+    and eight of another (`paired` "rows"), or sixteen of one ("columns"). Results leave through
+    `buffers` of shared memory, into which the tail's operand number `staged`, of the result's type,
+    is copied before. `weights` stay in "registers", or in "shared" memory.
     """
 
     kernel: tuple[int, int]
@@ -44,6 +46,8 @@ class GroupedConfig:
     buffers: int = 2
     copies: str = "tma"
     weights: str = "registers"
+    staged: int | None = None
+    together: int = 1
     blocks_per_sm: int = 1
 
     def __post_init__(self) -> None:
@@ -80,12 +84,15 @@ class GroupedConfig:
                 fix=f"a line has {', '.join(map(str, LINES))} channels, whole groups of them",
             )
         known = self.copies in COPIES and self.weights in ("registers", "shared")
+        known &= self.staged is None or (self.copies == "tma" and self.buffers > 1)
         if self.filters % (OCTET * self.octets) or self.warps % self.parts or not known:
             raise kd.ArgumentError(
                 f"{self.warps} warps do not share {self.filters} filters by {self.octets} times "
-                f"{OCTET} evenly, with weights in {self.weights}, by {self.copies}",
+                f"{OCTET} evenly, with weights in {self.weights}, by {self.copies}, with operand "
+                f"{self.staged} in one of {self.buffers} buffers",
                 code="K993",
-                fix="warps are a multiple of filters / (8 · octets)",
+                fix="warps are a multiple of filters / (8 · octets); TMA stages an operand in two "
+                "buffers or more",
             )
 
     @property
@@ -104,13 +111,14 @@ class GroupedConfig:
 
     @property
     def teams(self) -> int:
-        """Warps that share the pixels of a step for one part of the filters."""
+        """Warps with the same part of the filters."""
         return self.warps // self.parts
 
     @property
     def threads(self) -> int:
-        """Threads of a block; where TMA copies, one warp is for that."""
-        return WARP * (self.warps + (self.copies == "tma"))
+        """Threads of a block; where TMA copies, each direction has a warp, and a staged operand."""
+        copying = 2 + (self.staged is not None) if self.copies == "tma" else 0
+        return WARP * (self.warps + copying)
 
     @property
     def advance(self) -> int:
@@ -200,7 +208,8 @@ class GroupedConfig:
         held = self.weight_registers
         if self.weights == "shared":  # those of a few steps of the products
             held = 12 * self.kernel[0] * self.octets
-        return held * 9 // 8 + 4 * self.units * self.octets + 48
+        sums = self.together * self.units * self.octets
+        return held * 9 // 8 + 4 * sums + 10 * self.together + 40
 
     @property
     def shared_bytes(self) -> int:

@@ -7,50 +7,13 @@ octet of eight neighbours lies in eight different places of the banks.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import kdsl_core as kd
 from kdsl_core.atoms.sm90.shared_layouts import swizzle_of
 from kdsl_core.collective.pipeline import RingPosition
 from kdsl_fuse.kernels.conv_grouped_config import OCTET, WARP
-
-
-@dataclass(frozen=True)
-class Tile:
-    """Where a slab's results are: image, first row and column of the item, the slab's number."""
-
-    image: Any
-    row: Any
-    column: Any
-    slab: Any
-
-
-class Work:
-    """The items of a block, one after the other, each of them `config.slabs` slabs.
-
-    A block stays with its channels, so that their weights stay in registers.
-    """
-
-    def __init__(self, config: Any, x: Any, y: Any) -> None:
-        self.config = config
-        chunks = kd.ceil_div(x.shape[3], config.line)
-        self.chunk = kd.block_idx()[0] % chunks
-        self.first = kd.block_idx()[0] // chunks
-        self.stride = kd.grid_dim()[0] // chunks
-        self.across = kd.ceil_div(y.shape[2], config.columns)
-        self.down = kd.ceil_div(y.shape[1], config.rows * config.steps)
-        items = y.shape[0] * self.down * self.across
-        self.items = (items - self.first + self.stride - 1) // self.stride
-        self.total = self.items * config.slabs
-
-    def at(self, number: Any) -> Tile:
-        """The slab behind a number below `total`."""
-        config = self.config
-        item = self.first + number // config.slabs * self.stride
-        column, rest = item % self.across, item // self.across
-        row = rest % self.down * (config.rows * config.steps)
-        return Tile(rest // self.down, row, column * config.columns, number % config.slabs)
+from kdsl_fuse.kernels.conv_grouped_work import Walk, Work
 
 
 class Halo:
@@ -65,11 +28,10 @@ class Halo:
         swizzle = swizzle_of(line * x.dtype.bytes, x.dtype)
         self.slabs = kd.smem(x.dtype, kd.ComposedLayout(swizzle, 0, layout), name="slabs")
         self.raw = kd.recast(self.slabs, x.dtype, kd.Layout(self.size * config.stages))
-        self.oldest = RingPosition(config.stages, config.stages - config.window + 1, 0)
-        if config.window == 1:
-            self.oldest = RingPosition(config.stages, 0, 0)
+        first = (config.stages - config.window + 1) % config.stages
+        self.oldest = RingPosition(config.stages, first, 0)
 
-    def corner(self, tile: Tile) -> tuple[Any, Any]:
+    def corner(self, tile: Walk) -> tuple[Any, Any]:
         """Input row and column of a slab's first pixel."""
         c = self.config
         row = tile.row * c.stride[0] + tile.slab * c.slab - (c.padding[0] + c.unread)
@@ -77,8 +39,7 @@ class Halo:
 
     def starts(self) -> list[Any]:
         """For each slab of the window, its start less that of a window in one piece."""
-        stages, found = self.config.stages, []
-        rows = self.config.plane
+        stages, rows, found = self.config.stages, self.config.plane, []
         for i in range(self.config.window):
             stage = self.oldest.index + i
             stage = kd.where(stage >= stages, stage - stages, stage) if i else stage
@@ -102,7 +63,6 @@ class TmaHalo(Halo):
         """Make the barriers. Threads: one, then a barrier of all."""
         self.copy.prefetch()
         self.ring.init()
-        kd.fence_mbarrier_init()
 
     def begin(self) -> None:
         """Nothing: the copying warp has begun by itself."""
@@ -122,17 +82,17 @@ class TmaHalo(Halo):
 
 @kd.func
 def fill_ring(halo):
-    """Copy all slabs of the block's items, each as soon as its stage is free."""
-    writer = halo.ring.writer()
+    """Copy all slabs of the block's items, each as soon as its stage is free. Threads: a warp."""
+    writer, tile = halo.ring.writer(), halo.work.walk()
     if kd.elect_one():
-        for number in kd.range(halo.work.total):
-            tile = halo.work.at(number)
+        for _ in kd.range(halo.work.total):
             row, column = halo.corner(tile)
             stage, full = writer.acquire()
             for plane, first in enumerate(halo.config.planes):
                 at = tile.image, row, column + first, halo.work.chunk * halo.config.line
                 halo.copy(halo.slabs[..., plane, stage], at, full)
             writer.advance()
+            tile.advance()
 
 
 class AsyncHalo(Halo):
@@ -141,7 +101,7 @@ class AsyncHalo(Halo):
     def __init__(self, config: Any, x: Any, work: Work) -> None:
         super().__init__(config, x, work)
         self.ahead = config.stages - config.window
-        self.filling = RingPosition(config.stages, 0, 0)
+        self.filling, self.tile = RingPosition(config.stages, 0, 0), work.walk()
 
     def begin(self) -> None:
         """Start the first copies."""
@@ -162,24 +122,23 @@ class AsyncHalo(Halo):
         copy_slab(self, number)
         kd.cp_async_commit()
         self.filling.advance()
+        self.tile.advance()
 
 
 @kd.func
 def copy_slab(halo, number):
     """Start the copies of a slab. Threads: the block."""
-    c, x = halo.config, halo.x
+    c, x, tile = halo.config, halo.x, halo.tile
     octets = c.line // OCTET
     pieces = c.slab * c.width * octets
-    step = c.stride[1]
     if number < halo.work.total:
-        tile = halo.work.at(number)
         first_row, first_column = halo.corner(tile)
         stage = halo.filling.stage
         for plane, first in enumerate(c.planes):
             for i in kd.range(kd.thread_rank(), pieces, c.warps * WARP):
                 octet, pixel = i % octets * OCTET, i // octets
                 row, column = pixel // c.width, pixel % c.width
-                h, w = first_row + row, first_column + column * step + first
+                h, w = first_row + row, first_column + column * c.stride[1] + first
                 channel = halo.work.chunk * c.line + octet
                 inside = (h >= 0) & (h < x.shape[1]) & (w >= 0) & (w < x.shape[2])
                 inside = inside & (channel < x.shape[3])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -22,6 +22,7 @@ BARRIER_BYTES = 1024  # of shared memory that tiles leave to barriers and alignm
 MOST_WEIGHTS = 80  # registers of a thread for weights
 MOST_FILTERS = 256  # of a line's groups
 WIDTHS = (2, 64)  # channels of a group, least and most
+TMA = 90  # the first target that has it
 ADDRESSABLE = 16  # bytes that starts and strides are multiples of
 
 
@@ -38,6 +39,7 @@ class GroupedPlan:
         words = [f"{c.rows}x{c.columns}x{c.line}", f"n{c.steps}", f"s{c.stages}", f"o{c.octets}"]
         words += [f"w{c.warps}", c.paired, f"b{c.buffers}", f"x{c.blocks_per_sm}"]
         words += [c.weights] * (c.weights != "registers")
+        words += ["staged"] * (c.staged is not None)
         return " ".join(words + ["cp.async"] * (c.copies != "tma"))
 
     @property
@@ -73,31 +75,40 @@ class GroupedPlan:
 def choose(
     problem: ConvProblem,
     *,
+    staged: int | None = None,
     target: str | Target = "sm_90a",
     multiprocessors: int = MULTIPROCESSORS,
 ) -> GroupedPlan:
-    """The plan that the sizes suggest.
+    """The plan that the sizes suggest; `staged` as `stageable` gives it.
 
     Raises: ArgumentError K994 for groups that no configuration takes.
     """
-    return _chosen(problem, target_of(target), multiprocessors)
+    return _chosen(problem, staged, target_of(target), multiprocessors)
 
 
 @lru_cache(maxsize=1024)
-def _chosen(problem: ConvProblem, target: Target, multiprocessors: int) -> GroupedPlan:
-    found = candidates(problem, target, multiprocessors=multiprocessors)
+def _chosen(
+    problem: ConvProblem, staged: int | None, target: Target, multiprocessors: int
+) -> GroupedPlan:
+    found = candidates(problem, target, staged=staged, multiprocessors=multiprocessors)
     if not found:
         raise _unfit_groups(problem)
     return found[0]
 
 
 def candidates(
-    problem: ConvProblem, target: Target, *, multiprocessors: int = MULTIPROCESSORS
+    problem: ConvProblem,
+    target: Target,
+    *,
+    staged: int | None = None,
+    multiprocessors: int = MULTIPROCESSORS,
 ) -> list[GroupedPlan]:
     """The plans that fit a target, those that promise most first."""
+    if target.number < TMA:
+        staged = None
     found = {
         GroupedPlan(problem, config, multiprocessors): None
-        for first in _first_configs(problem, target)
+        for first in _first_configs(problem, staged, target)
         for config in _deepest_configs(problem, first, target)
     }
     return sorted(found, key=_merit, reverse=True)
@@ -114,11 +125,14 @@ def _merit(plan: GroupedPlan) -> float:
     return busy * covered**0.5 * flight**0.25 * (c.steps / c.slabs) ** 0.25
 
 
-def _first_configs(problem: ConvProblem, target: Target) -> Iterator[GroupedConfig]:
+def _first_configs(
+    problem: ConvProblem, staged: int | None, target: Target
+) -> Iterator[GroupedConfig]:
     """Configurations without their rows: who computes which filters, and from what columns."""
     group = problem.channels // problem.groups, problem.filters // problem.groups
     fields = (problem.kernel, group, problem.stride, problem.padding, problem.dilation)
-    copies = "tma" if target.number >= 90 else "cp.async"
+    copies = "tma" if target.number >= TMA else "cp.async"
+    buffers = 2 if staged is None else 3  # so that an operand arrives during the step before
     for line, paired, octets in itertools.product(
         sorted(LINES, reverse=True), ("rows", "columns"), range(max(group[1] // OCTET, 1), 0, -1)
     ):
@@ -128,6 +142,7 @@ def _first_configs(problem: ConvProblem, target: Target) -> Iterator[GroupedConf
         config = GroupedConfig(
             *fields, line=line, rows=2, columns=columns, steps=1, stages=2, octets=octets,
             warps=_filters(line, group) // (OCTET * octets), paired=paired, copies=copies,
+            buffers=buffers, staged=staged,
         )  # fmt: skip
         held = config.weight_registers <= MOST_WEIGHTS
         yield config if held else replace(config, weights="shared")
@@ -218,8 +233,19 @@ def conv_grouped(
     for name, array in (("x", x), ("out", out)):
         _check_addressable(facts_of(array, name), name)
     full = [broadcast(extra, shape) for extra in extras]
-    choose(problem, target=target).run(x, w, out, *full, epilogue=epilogue)
+    plan = choose(problem, staged=stageable(out, full), target=target)
+    plan.run(x, w, out, *full, epilogue=epilogue)
     return out
+
+
+def stageable(out: Any, extras: Sequence[Any]) -> int | None:
+    """The first of a tail's operands that is laid out and typed as images are, if there is one."""
+    dtype = facts_of(out, "out").dtype
+    for number, extra in enumerate(extras):
+        facts = facts_of(extra, "extra")
+        if facts.dtype is dtype and _addressable(facts) and 0 not in facts.strides:
+            return number
+    return None
 
 
 def problem_of(
@@ -295,12 +321,9 @@ def _unfit_groups(problem: ConvProblem) -> kd.ArgumentError:
 
 
 def _check_addressable(facts: ArrayFacts, name: str) -> None:
-    size = facts.dtype.bytes
-    pitches = [step * size for step, n in zip(facts.strides, facts.shape, strict=True) if n > 1]
-    inner = facts.strides[3] == 1 or facts.shape[3] == 1
-    row = facts.shape[3] * size
-    if inner and not any(n % ADDRESSABLE for n in (facts.pointer, row, *pitches[:-1])):
+    if _addressable(facts):
         return
+    size = facts.dtype.bytes
     raise kd.ArgumentError(
         f"{name} starts at a multiple of {ADDRESSABLE} bytes, has pixels and strides of such a "
         f"multiple, and its channels are neighbours; got address {facts.pointer:#x}, shape "
@@ -308,3 +331,12 @@ def _check_addressable(facts: ArrayFacts, name: str) -> None:
         code="K997",
         fix="lay images out as (batch, height, width, channels), a multiple of 8 channels",
     )
+
+
+def _addressable(facts: ArrayFacts) -> bool:
+    """Whether TMA, and copies of 16 bytes, can reach the pixels of an array."""
+    size = facts.dtype.bytes
+    pitches = [step * size for step in facts.strides[:3]]
+    inner = facts.strides[3] == 1 or facts.shape[3] == 1
+    row = facts.shape[3] * size
+    return inner and not any(n % ADDRESSABLE for n in (facts.pointer, row, *pitches))

@@ -8,8 +8,9 @@ from typing import Any
 
 import kdsl_core as kd
 from kdsl_core.atoms.sm90.shared_layouts import swizzle_of
+from kdsl_core.collective.pipeline import RingPosition
 from kdsl_fuse.kernels.conv_grouped_config import OCTET, PANEL, WARP
-from kdsl_fuse.kernels.conv_grouped_halo import Tile
+from kdsl_fuse.kernels.conv_grouped_work import Walk
 
 BARRIER = 1
 
@@ -53,21 +54,31 @@ class Results:
         self.stage = kd.smem(y.dtype, layout, name="results")
         self.raw = kd.recast(self.stage, y.dtype, kd.Layout(self.size * config.buffers))
         self.barrier = kd.named_barrier(BARRIER, config.warps * WARP)
-        self.leader = kd.thread_rank() == 0
         self.by_tma = config.copies == "tma"
+        self.lane, self.column = kd.lane_idx(), 2 * (kd.lane_idx() % 4)
+        # Lane l names row l mod 8 of a matrix for `stmatrix`, and holds a pair of its row l div 4.
+        self.rows = [self._place(j, self.lane % 8) for j in range(config.octets)]
+        self.pairs = [self._place(j, self.lane // 4) + self.column for j in range(config.octets)]
+        self.at = RingPosition(config.buffers, 0, 0)
         if self.by_tma:
             tile = (1, config.rows, config.columns, config.filters)
             self.send = kd.tma_store(y, self.stage[..., 0], tile)
-        self.lane = kd.lane_idx()
-        self.places = [self._place(j) for j in range(config.octets)]
-        self.column = 2 * (self.lane % 4)
+            self.written = kd.mbarrier(config.parts, config.buffers, name="written")
+            staged = None if config.staged is None else extras[config.staged]
+            self.staged = None if staged is None else kd.tma_load(staged, self.stage[..., 0], tile)
+            size = 0 if self.staged is None else self.staged.bytes
+            self.ring = kd.collective.TmaPipeline(config.buffers, size, 1)
 
-    def _place(self, octet: int) -> Any:
-        """Where the lane's row of a matrix of these filters starts, in the strip's first pixels.
+    def init(self) -> None:
+        """Make the barriers. Threads: one, then a barrier of all."""
+        self.send.prefetch()
+        self.written.init()
+        self.ring.init()
+        if self.staged is not None:
+            self.staged.prefetch()
 
-        With `stmatrix` lane l names row l mod 8, without it each lane stores a pair in row l div 4.
-        """
-        row = self.lane % 8 if self.by_tma else self.lane // 4
+    def _place(self, octet: int, row: Any) -> Any:
+        """Where a row of a matrix of these filters starts, in the strip's first pixels."""
         bits = self.config.swizzle_bits[1]
         key = row // (1 << (3 - bits)) % (1 << bits)
         filters = self.octet + octet
@@ -81,22 +92,29 @@ class Results:
         """Extras that depend on the filter alone, for each octet the lane's two."""
         found = {}
         for index, extra in enumerate(self.extras):
-            if all(isinstance(step, int) and step == 0 for step in extra.stride[:3]):
+            if index != self.config.staged and all(
+                isinstance(step, int) and step == 0 for step in extra.stride[:3]
+            ):
                 octets = range(self.config.octets)
                 found[index] = [self._pair(extra, (0, 0, 0), j, None) for j in octets]
         return found
 
-    def fetch(self, tile: Tile, step_row: Any, strip: Any, fixed: Any) -> dict[Matrix, list[Any]]:
+    def fetch(self, tile: Walk, strip: Any, fixed: Any) -> dict[Matrix, list[Any]]:
         """The extras of a strip, to be called some time before they are needed."""
         found = {}
         for matrix in self.matrices() if self.extras else ():
             row, column = self.pixel(matrix, strip)
-            at = tile.image, step_row + row, tile.column + column
+            at = tile.image, tile.step_row + row, tile.column + column
             inside = (at[1] < self.y.shape[1]) & (at[2] < self.y.shape[2])
-            found[matrix] = [
-                fixed[i][matrix.octet] if i in fixed else self._pair(x, at, matrix.octet, inside)
-                for i, x in enumerate(self.extras)
-            ]
+            found[matrix] = []
+            for i, extra in enumerate(self.extras):
+                if i == self.config.staged:
+                    pair = self._kept_pair(matrix, self._start(strip))
+                    found[matrix].append(list(pair.load_vector(0, 2)))
+                elif i in fixed:
+                    found[matrix].append(fixed[i][matrix.octet])
+                else:
+                    found[matrix].append(self._pair(extra, at, matrix.octet, inside))
         return found
 
     def matrices(self) -> list[Matrix]:
@@ -128,11 +146,12 @@ class Results:
         return [extra.load((*at, first + i), within) for i in range(2)]
 
     # -- to shared memory --------------------------------------------------------------------
-    def keep(self, acc: list[Any], parts: dict[Matrix, list[Any]], strip: Any, buffer: Any) -> None:
-        """Put the results of a strip into a buffer."""
+    def keep(self, acc: list[Any], parts: dict[Matrix, list[Any]], strip: Any) -> None:
+        """Put the results of a strip into the step's buffer."""
         matrices = self.matrices()
-        across = OCTET * (1 if self.config.paired == "rows" else 2)
-        start = strip * (self.line * across) + buffer * self.size
+        start = self._start(strip)
+        if self.config.staged is not None:  # what other lanes have read is overwritten
+            kd.sync_warp()
         for some in _groups(matrices):
             wide = kd.rmem(kd.f32, kd.Layout(2 * len(some)))
             for i, matrix in enumerate(some):
@@ -144,18 +163,26 @@ class Results:
             kd.convert_fragment(wide, held)
             self._store(some, held, start)
 
+    def _start(self, strip: Any) -> Any:
+        """Where a strip starts in the step's buffer."""
+        across = OCTET * (1 if self.config.paired == "rows" else 2)
+        return strip * (self.line * across) + self.at.stage * self.size
+
+    def _kept_pair(self, matrix: Matrix, start: Any) -> Any:
+        """The lane's two elements of a matrix in shared memory."""
+        at = start + self.pairs[matrix.octet] + self._apart(matrix)
+        return self.raw.with_layout(kd.Layout(2), at)
+
     def _store(self, some: list[Matrix], held: Any, start: Any) -> None:
         if not self.by_tma:
             for i, matrix in enumerate(some):
-                at = start + self.places[matrix.octet] + self.column + self._apart(matrix)
-                pair = held.with_layout(kd.Layout(2), 2 * i)
-                kd.copy(pair, self.raw.with_layout(kd.Layout(2), at))
+                kd.copy(held.with_layout(kd.Layout(2), 2 * i), self._kept_pair(matrix, start))
             return
         first, last = some[0], some[-1]
         second, half = self.lane // 16, self.lane // 8 % 2
-        at = self.places[first.octet]
+        at = self.rows[first.octet]
         if last.octet != first.octet:
-            at = kd.where(second == 0, at, self.places[last.octet])
+            at = kd.where(second == 0, at, self.rows[last.octet])
         at = at + half * (self._apart(some[1]) - self._apart(first))
         if last.unit != first.unit:
             at = at + second * (self._apart(last) - self._apart(some[1]))
@@ -184,29 +211,70 @@ def _groups(matrices: list[Matrix]) -> list[list[Matrix]]:
 
 
 @kd.func
+def fill_buffers(results, work):
+    """Copy an operand of the tail to the buffers, each as soon as it is free. Threads: a warp."""
+    writer, tile = results.ring.writer(), work.walk()
+    if kd.elect_one():
+        for _ in kd.range(work.total):
+            if tile.ends_step:
+                buffer, full = writer.acquire()
+                at = tile.image, tile.step_row, tile.column, results.first
+                results.staged(results.stage[..., buffer], at, full)
+                writer.advance()
+            tile.advance()
+
+
+@kd.func
+def send_buffers(results, work):
+    """Send buffers that a team has written, and free those that were read. Threads: a warp."""
+    buffers, tile = results.config.buffers, work.walk()
+    at, sent = RingPosition(buffers, 0, 0), RingPosition(buffers, 0, 0)
+    first = True
+    if kd.elect_one():
+        for _ in kd.range(work.total):
+            if tile.ends_step:
+                results.written[at.stage].wait(at.parity)
+                place = tile.image, tile.step_row, tile.column, results.first
+                results.send(results.stage[..., at.stage], place)
+                kd.tma_store_commit()
+                at.advance()
+                if buffers == 1:
+                    kd.tma_store_wait(0)
+                    results.ring.empty[sent.stage].arrive()
+                    sent.advance()
+                else:
+                    kd.tma_store_wait(1)
+                    if not first:
+                        results.ring.empty[sent.stage].arrive()
+                        sent.advance()
+                    first = False
+            tile.advance()
+        kd.tma_store_wait(0)
+
+
+@kd.func
 def claim(results):
-    """Wait until the buffer may be written, where there is but one."""
-    if results.config.buffers == 1:
-        if results.by_tma and results.leader:
-            kd.tma_store_wait(0)
+    """Wait until the step's buffer may be written, or holds the operand that is staged."""
+    if results.by_tma:
+        if results.staged is None:
+            results.ring.empty[results.at.stage].wait(results.at.parity ^ 1)
+        else:
+            results.ring.full[results.at.stage].wait(results.at.parity)
+    elif results.config.buffers == 1:
         results.barrier.sync()
 
 
 @kd.func
-def send(results, tile, step_row, buffer):
-    """Send a buffer that all warps have written. Threads: those that compute."""
+def hand_over(results, tile):
+    """Have a buffer sent that this team has written. Threads: those that compute."""
+    buffer = results.at.stage
     if results.by_tma:
-        if results.config.buffers > 1 and results.leader:
-            kd.tma_store_wait(results.config.buffers - 2)
         kd.fence_proxy_async()
-        results.barrier.sync()
-        if results.leader:
-            at = tile.image, step_row, tile.column, results.first
-            results.send(results.stage[..., buffer], at)
-            kd.tma_store_commit()
+        kd.sync_warp()
+        results.written[buffer].arrive(pred=results.lane == 0)
     else:
         results.barrier.sync()
-        store_lines(results, tile, step_row, buffer)
+        store_lines(results, tile, tile.step_row, buffer)
 
 
 @kd.func
@@ -227,10 +295,3 @@ def store_lines(results, tile, step_row, buffer):
         kd.copy(source, held)
         target = y.with_layout(kd.Layout(OCTET), y.layout((tile.image, p, q, f)))
         kd.copy(held, target, pred=inside, vector=16)
-
-
-@kd.func
-def finish(results):
-    """Wait until shared memory has been read, before the block ends."""
-    if results.by_tma and results.leader:
-        kd.tma_store_wait(0)
