@@ -12,7 +12,7 @@ from kdsl_core.dtypes import DType
 from kdsl_core.ir.map_limits import ALIGNMENT
 from kdsl_core.lang.arguments import facts_of
 from kdsl_fuse import arrays
-from kdsl_fuse.kernels import conv_sm80_plan
+from kdsl_fuse.kernels import conv_sm80_plan, stem_sm90_plan
 from kdsl_fuse.kernels import conv_sm90_table as table
 from kdsl_fuse.kernels import gemm_sm90_model as model
 from kdsl_fuse.kernels import gemm_sm90_plan as gemm
@@ -31,6 +31,7 @@ from kdsl_fuse.kernels.conv_views import (
 from kdsl_fuse.kernels.gemm_sm90 import identity
 from kdsl_fuse.kernels.gemm_sm90_config import ROOM
 from kdsl_fuse.kernels.gemm_sm90_plan import DEVICE, MULTIPROCESSORS, Sm90Plan
+from kdsl_fuse.kernels.stem_sm90_plan import StemPlan
 from kdsl_fuse.kernels.sum_parts import add_up
 from kdsl_fuse.strided import Strided
 
@@ -217,8 +218,9 @@ def conv2d_sm90(
     if refusal(problem, facts.dtype) is None:
         reads = any(len(facts_of(y, "an extra operand").shape) > 1 for y in extras)
         plan: Any = choose(
-            problem, facts.dtype, facts_of(out, "out").dtype, tail=bool(extras), reads=reads
-        )
+            problem, facts.dtype, facts_of(out, "out").dtype,
+            tail=bool(extras), reads=reads, lines=stem_sm90_plan.takes(images, w),
+        )  # fmt: skip
     else:
         plan = conv_sm80_plan.choose(
             problem, facts.dtype, target="sm_90a", f32_precision=f32_precision
@@ -278,11 +280,13 @@ def choose(
     device: str = DEVICE,
     tail: bool = False,
     reads: bool = False,
-) -> ConvPlan:
+    lines: bool = True,
+) -> ConvPlan | StemPlan:
     """The plan that was fastest when these sizes were measured, or else the model's first one.
 
     With a `tail` to compute for every element, warp groups of large products take turns; one that
-    reads a matrix (`reads`) gets the registers that it needs for that.
+    reads a matrix (`reads`) gets the registers that it needs for that. `lines` says whether images
+    lie so that those of few channels can be read line by line (`stem_sm90_plan.takes`).
     Raises: ArgumentError K989 for what these kernels do not take (`refusal`); CacheError (K761)
     where a table of the device cannot be used.
     """
@@ -293,6 +297,8 @@ def choose(
             code="K989",
             fix="take the plan of kdsl_fuse.kernels.conv_sm80, which has no such limits",
         )
+    if lines and stem_sm90_plan.fits(problem):
+        return stem_sm90_plan.candidates(problem, multiprocessors)[0]
     if multiprocessors == MULTIPROCESSORS:
         entry = table.find(device, table.key_of(problem, dtype, result or dtype, reads))
         if entry is not None:

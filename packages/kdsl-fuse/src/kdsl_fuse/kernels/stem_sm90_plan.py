@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from kdsl_core.ir.map_limits import ALIGNMENT
 from kdsl_core.lang.arguments import facts_of
 from kdsl_fuse import arrays
 from kdsl_fuse.kernels import gemm_sm90_model as model
@@ -15,7 +16,7 @@ from kdsl_fuse.kernels.conv_views import filter_matrix, result_matrix
 from kdsl_fuse.kernels.gemm_sm90 import identity
 from kdsl_fuse.kernels.gemm_sm90_plan import MULTIPROCESSORS
 from kdsl_fuse.kernels.stem_sm90 import ROWS, StemConfig, stem_sm90
-from kdsl_fuse.strided import Strided
+from kdsl_fuse.strided import Strided, row_major
 
 MOST_FILTERS = 128
 MOST_STEPS = 16  # of an instruction's K: fragments of all are in a thread's registers
@@ -91,6 +92,13 @@ class StemPlan:
             images, filter_matrix(w), *map(self.oriented, (*results, *operands)),
             epilogue=epilogue, outputs=len(results), **self.statics,
         )  # fmt: skip
+
+
+def takes(x: Any, w: Any) -> bool:
+    """Whether images and filters lie as this kernel reads them."""
+    images, filters = facts_of(x, "x"), filter_matrix(w)
+    dense = tuple(images.strides) == row_major(tuple(images.shape))
+    return dense and images.pointer % ALIGNMENT == 0 and filters is not None
 
 
 def fits(problem: ConvProblem) -> bool:
