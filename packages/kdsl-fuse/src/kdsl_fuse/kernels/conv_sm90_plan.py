@@ -38,6 +38,7 @@ from kdsl_fuse.strided import Strided
 DTYPES = (kd.f16, kd.bf16)
 MOST_STRIDE = 8  # of a walk by TMA
 CORNERS = range(-128, 128)  # where windows may start, relative to an image's corners
+BESIDE = 128  # filters that fill the rows of a tile
 CROWDED = 96  # accumulators of a thread that leave too few of 168 registers for a matrix
 _COSTS = {64: 1.0, 32: 1.15, 16: 1.4}  # channels of a panel ↦ what a stage of such panels costs
 
@@ -304,13 +305,24 @@ def choose(
         if entry is not None:
             return plan_of(problem, dtype, result, entry.config, entry.swap)
     plan = _first(problem, dtype, result, multiprocessors, device)
-    if reads:
-        return replace(plan, product=with_room(plan.product))
-    return replace(plan, product=gemm.by_turns(plan.product)) if tail else plan
+    if tail or reads:
+        return replace(plan, product=with_tail(plan.product, reads))
+    return plan
+
+
+def with_tail(product: Sm90Plan, reads: bool) -> Sm90Plan:
+    """The plan for a tail: by turns, or with registers for what it reads.
+
+    Filters are the rows of what takes turns, so that a thread has one bias for all its columns.
+    """
+    whole = product.problem.n % BESIDE == 0
+    if reads or not whole or product.config.peers * product.config.splits > 1:
+        return with_room(product)
+    return gemm.by_turns(replace(product, swap=True))
 
 
 def with_room(product: Sm90Plan) -> Sm90Plan:
-    """The plan, or one whose threads have registers for matrices that a tail reads."""
+    """The plan, or one whose threads have registers beside their accumulators."""
     c = product.config
     accumulators = c.tile[0] // (64 * c.readers) * c.tile[1] // 2
     if c.registers or c.consumers != 2 or accumulators < CROWDED or c.peers * c.splits > 1:
