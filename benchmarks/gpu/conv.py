@@ -27,7 +27,7 @@ from shapes import SHAPES_FILE, buffer_sets
 from sides import Result, Sides, run
 
 import kdsl_core as kd
-from kdsl_fuse.kernels import gemm_sm90_plan
+from kdsl_fuse.kernels import gemm_sm90_plan, stem_sm90_plan
 from kdsl_fuse.kernels.conv_problem import ConvProblem
 from kdsl_fuse.kernels.conv_sm90_plan import ConvPlan, choose, plan_of
 from kdsl_fuse.kernels.conv_sm90_space import designs
@@ -156,6 +156,8 @@ def plans_of(case: Case, options: argparse.Namespace) -> list[ConvPlan]:
         others = (
             plan_of(case.problem, kd.bf16, None, *gemm_sm90_plan.parse(text)) for text in stated
         )
+    if stem_sm90_plan.fits(case.problem):
+        others = [*stem_sm90_plan.candidates(case.problem), *others]
     return list({str(plan): plan for plan in (first, *others)}.values())
 
 
@@ -184,7 +186,7 @@ def measure(case: Case, options: argparse.Namespace) -> Result:
             options.seconds_per_shape,
         ),
     }  # fmt: skip
-    if plans[0].packing:
+    if getattr(plans[0], "packing", None):
         packing = plans[0].packing
         copies = timing.quick(lambda i: packing.copies(sets[0].x, sets[0].w), 1)
         print(f"        packing alone {1e6 * copies:.1f} µs")
@@ -198,7 +200,7 @@ def main() -> None:
     words = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     words.add_argument("--cases", nargs="+", type=int, help="numbers of shapes, instead of all")
     words.add_argument("--fused", action="store_true", help="BatchNorm, residual and ReLU behind")
-    words.add_argument("--most", type=int, default=16, help="plans of kdsl for a shape")
+    words.add_argument("--most", type=int, default=30, help="plans of kdsl for a shape")
     words.add_argument("--plans", type=Path, help="TOML file of plans by shape, to time instead")
     words.add_argument("--seconds-per-shape", type=float, default=0.5)
     words.add_argument("--seconds", type=float, default=80.0, help="no shape is begun behind it")

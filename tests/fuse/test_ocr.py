@@ -15,7 +15,7 @@ from kdsl_fuse.reference import Array, evaluate
 
 ocr.require()
 NAMES = (ocr.DETECTION, ocr.CLASSIFICATION)
-EVERY = 6  # of so many kernels one is simulated, others differ in sizes only
+EVERY = 16  # of so many kernels one is simulated, others differ in sizes only
 
 
 def inputs_of(name: str) -> Any:

@@ -1,113 +1,126 @@
-"""Convolutions and pools on a GPU, through `kf.conv2d` and torch.compile, against torch in f64."""
+"""Convolutions give the same bits in the simulator and on a GPU, and those are right."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
-import kdsl_fuse as kf
-from kdsl_fuse.frontends.torch.backend import kdsl
+import kdsl_core as kd
+from execution import Executor
+from fuse.conv_numbers import BF16, assert_close, exact, lying, operands, unwritten
+from kdsl_fuse.kernels import conv_sm80_plan
+from kdsl_fuse.kernels.conv_problem import ConvProblem
+from kdsl_fuse.kernels.conv_sm90_plan import conv2d_sm90, plan_of
+from kdsl_fuse.kernels.gemm_sm90_config import Sm90Config
 
-pytestmark = pytest.mark.gpu
-TOLERANCE = {"float32": 2e-5, "float16": 2e-3, "bfloat16": 2e-2}
-
-
-@pytest.fixture
-def torch() -> Any:
-    """PyTorch with its GPU, compiling anew."""
-    found = pytest.importorskip("torch")
-    if not found.cuda.is_available():
-        pytest.skip("torch sees no GPU")
-    found._dynamo.reset()
-    found.manual_seed(2)
-    return found
-
-
-CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
-    "stem": ((4, 3, 65, 63), (32, 3, 7, 7), {"stride": 2, "padding": 3}),
-    "dense": ((2, 64, 28, 28), (96, 64, 3, 3), {"padding": 1}),
-    "strided": ((2, 64, 28, 28), (64, 64, 3, 3), {"padding": 1, "stride": 2}),
-    "dilated": ((1, 32, 20, 24), (40, 32, 3, 3), {"padding": 2, "dilation": 2}),
-    "pointwise": ((2, 64, 14, 14), (128, 64, 1, 1), {}),
-    "grouped": ((2, 64, 28, 28), (64, 4, 3, 3), {"padding": 1, "groups": 16}),
-    "odd groups": ((2, 30, 15, 15), (20, 6, 3, 3), {"padding": 1, "groups": 5}),
-    "depthwise": ((2, 96, 28, 28), (96, 1, 7, 7), {"padding": 3, "groups": 96}),
-    "strided depthwise": (
-        (2, 40, 29, 28), (40, 1, 5, 5), {"padding": 2, "groups": 40, "stride": 2},
-    ),
-}  # fmt: skip
+DENSE = ConvProblem(2, 12, 14, 64, 72, (3, 3), padding=(1, 1))
+PROBLEMS = {
+    "3x3": DENSE,
+    "strided, dilated": ConvProblem(2, 19, 14, 64, 40, (3, 2), (2, 3), (2, 1), (2, 1)),
+    "strided 1x1": ConvProblem(2, 12, 14, 72, 72, (1, 1), (2, 2)),
+    "1x1": ConvProblem(2, 12, 14, 72, 72, (1, 1)),
+    "32 channels": ConvProblem(2, 12, 14, 32, 40, (3, 3), padding=(1, 1)),
+    "8 channels": ConvProblem(2, 12, 14, 8, 40, (3, 3), padding=(1, 1)),
+    "13 channels": ConvProblem(2, 12, 14, 13, 40, (3, 3), padding=(1, 1)),
+    "stem": ConvProblem(3, 26, 32, 3, 64, (7, 7), (2, 2), (3, 3)),
+    "packed stem": ConvProblem(3, 26, 31, 3, 64, (7, 7), (2, 2), (3, 3)),
+    "3 channels without steps": ConvProblem(2, 12, 14, 3, 24, (3, 3), padding=(1, 1)),
+    "wide groups": ConvProblem(1, 12, 14, 144, 48, (3, 3), padding=(1, 1), groups=2),
+    "k split": ConvProblem(1, 7, 7, 512, 128, (3, 3), padding=(1, 1)),
+    "a line": ConvProblem(2, 1, 100, 64, 40, (1, 9), padding=(0, 4)),
+    "steps of 16": ConvProblem(1, 64, 48, 3, 24, (16, 16), (16, 16)),
+}
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("memory", ["contiguous_format", "channels_last"])
-@pytest.mark.parametrize("name", CASES)
-def test_convolutions(torch: Any, name: str, memory: str, dtype: str) -> None:
-    """A bias, an activation and a residual in one kernel, in both memory formats."""
-    images, filters, options = CASES[name]
-    kind, form = getattr(torch, dtype), getattr(torch, memory)
-    depth = filters[1] * filters[2] * filters[3]
-    x, w = (torch.randn(s, device="cuda", dtype=kind).to(memory_format=form)
-            for s in (images, filters))  # fmt: skip
-    w, b = w * depth**-0.5, torch.randn(filters[0], device="cuda", dtype=kind)
-    want = torch.nn.functional.conv2d(x.double(), w.double(), b.double(), **options)
-    rest = torch.randn_like(want).to(kind).to(memory_format=form)
-    fused = kf.fuse(lambda x, w, b, r: kf.relu(kf.conv2d(x, w, b, layout="NCHW", **options)) + r)
-    assert len(fused.plan(x, w, b, rest).calls) == 1
-    got = fused(x, w, b, rest)
-    want = torch.relu(want) + rest.double()
-    torch.testing.assert_close(got.double(), want, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+def steps(problem: ConvProblem) -> dict[str, Any]:
+    """The keywords of a call."""
+    names = "stride", "padding", "dilation", "groups"
+    return {name: getattr(problem, name) for name in names}
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE)
-def test_windows_and_concat(torch: Any, dtype: str) -> None:
-    """Pools, larger images and what joins them."""
-    f, kind = torch.nn.functional, getattr(torch, dtype)
-    x = torch.randn(2, 24, 30, 41, device="cuda", dtype=kind).to(memory_format=torch.channels_last)
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_calls(execute: Executor, name: str) -> None:
+    """The plan that is chosen for each kind of problem."""
+    problem = PROBLEMS[name]
+    x, w = operands(problem)
 
-    @kf.fuse
-    def pools(x: Any) -> Any:
-        top = kf.max_pool2d(x, 3, 2, 1, layout="NCHW")
-        mean = kf.avg_pool2d(x, 3, 2, 1, count_padding=False, layout="NCHW")
-        return kf.upsample2d(kf.concatenate([top, mean], 1), 2, "NCHW") * 0.5
+    def call(x: Any, w: Any, out: Any) -> None:
+        conv2d_sm90(x, w, out, **steps(problem))
 
-    want = torch.cat([f.max_pool2d(x.double(), 3, 2, 1),
-                      f.avg_pool2d(x.double(), 3, 2, 1, count_include_pad=False)], 1)  # fmt: skip
-    want = f.interpolate(want, scale_factor=2) * 0.5
-    tolerance = TOLERANCE[dtype]
-    torch.testing.assert_close(pools(x).double(), want, rtol=tolerance, atol=tolerance)
+    y = execute.run(call, x, w, unwritten(problem))[2]
+    assert_close(y, exact(problem, x, w))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_a_network_of_torch(torch: Any, dtype: str) -> None:
-    """Inverted residuals through torch.compile: a kernel for each convolution."""
-    nn = torch.nn
-    kind = getattr(torch, dtype)
+def tail(acc: Any, bias: Any, residual: Any) -> Any:
+    """A bias, ReLU and a residual."""
+    return kd.maximum(acc + bias, 0.0) + residual.to(kd.f32)
 
-    class Block(nn.Module):  # type: ignore[misc,name-defined]  # torch is known at run time only
-        """Up, depthwise, down, and the residual."""
 
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers = nn.Sequential(
-                nn.Conv2d(16, 64, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU6(),
-                nn.Conv2d(64, 64, 3, 1, 1, groups=64, bias=False), nn.BatchNorm2d(64), nn.SiLU(),
-                nn.Conv2d(64, 16, 1, bias=False), nn.BatchNorm2d(16),
-            )  # fmt: skip
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ("3x3", "stem", "1x1", "k split"))
+def test_tails(execute: Executor, name: str) -> None:
+    """A bias, ReLU and a residual behind the sums."""
+    problem = PROBLEMS[name]
+    x, w = operands(problem)
+    rng = np.random.default_rng(1)
+    bias = rng.standard_normal(problem.filters).astype(np.float32)
+    residual = rng.standard_normal(unwritten(problem).shape).astype(BF16)
 
-        def forward(self, x: Any) -> Any:
-            """One block."""
-            return x + self.layers(x)
+    def call(x: Any, w: Any, out: Any, bias: Any, residual: Any) -> None:
+        conv2d_sm90(x, w, out, bias, residual, epilogue=tail, **steps(problem))
 
-    model = nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1), Block(), Block()).eval().cuda().to(kind)
-    model = model.to(memory_format=torch.channels_last)
-    x = torch.randn(2, 3, 64, 64, device="cuda", dtype=kind)
-    x = x.to(memory_format=torch.channels_last)
-    compiled = torch.compile(model, backend=kdsl, fullgraph=True)
-    with torch.inference_mode():
-        got, want = compiled(x), model.double()(x.double())
-    tolerance = 10 * TOLERANCE[dtype]
-    torch.testing.assert_close(got.double(), want, rtol=tolerance, atol=tolerance)
-    (region,) = kf.compiled_graphs()[-1].regions
-    (plan,) = region.plans.values()
-    assert len(plan.calls) == 7
+    y = execute.run(call, x, w, unwritten(problem), bias, residual)[2]
+    want = np.maximum(exact(problem, x, w) + bias, 0) + residual.astype(np.float64)
+    np.testing.assert_allclose(y.astype(np.float64), want, rtol=1e-2, atol=1e-2)
+
+
+CONFIGS = {
+    "cooperative": Sm90Config((128, 64, 64), 3),
+    "pingpong": Sm90Config((64, 64, 64), 3, "pingpong", registers=(40, 232)),
+    "cluster of two rows": Sm90Config((128, 64, 64), 3, cluster=(2, 1)),
+    "cluster of two columns": Sm90Config((128, 64, 64), 3, cluster=(1, 2)),
+    "k shared": Sm90Config((64, 16, 64), 3, consumers=1, peers=2),
+}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("swap", (False, True))
+@pytest.mark.parametrize("name", CONFIGS)
+def test_schedules(execute: Executor, name: str, swap: bool) -> None:
+    """Each way to share the work, pixels on either side of the product."""
+    x, w = operands(DENSE)
+    plan = plan_of(DENSE, kd.bf16, None, CONFIGS[name], swap, multiprocessors=4)
+    y = execute.run(plan.run, x, w, unwritten(DENSE))[2]
+    assert_close(y, exact(DENSE, x, w))
+
+
+@pytest.mark.gpu
+def test_nchw(execute: Executor) -> None:
+    """Images and filters in another order are copied first."""
+    x, w = operands(DENSE)
+    x, w = lying(x, (0, 3, 1, 2)), lying(w, (0, 3, 1, 2))
+
+    def call(x: Any, w: Any, out: Any) -> None:
+        conv2d_sm90(x, w, out, **steps(DENSE))
+
+    assert_close(execute.run(call, x, w, unwritten(DENSE))[2], exact(DENSE, x, w))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "dtype, precision", ((BF16, "ieee"), (np.float32, "ieee"), (np.float32, "tf32"))
+)
+@pytest.mark.parametrize("name", ("3x3", "strided, dilated", "13 channels"))
+def test_portable(execute: Executor, name: str, dtype: Any, precision: str) -> None:
+    """The kernel for sm_80, which has f32 as well."""
+    problem = PROBLEMS[name]
+    x, w = operands(problem, dtype)
+    kind = kd.f32 if dtype is np.float32 else kd.bf16
+    plan = conv_sm80_plan.choose(problem, kind, f32_precision=precision)
+    y = execute.run(plan.run, x, w, unwritten(problem, dtype))[2]
+    bound = {"ieee": 1e-6, "tf32": 1e-3}[precision] if dtype is np.float32 else 5e-3
+    want = exact(problem, x, w)
+    assert np.abs(y.astype(np.float64) - want).max() < bound * np.abs(want).max()

@@ -12,7 +12,7 @@ from kdsl_core.dtypes import DType
 from kdsl_core.ir.map_limits import ALIGNMENT
 from kdsl_core.lang.arguments import facts_of
 from kdsl_fuse import arrays
-from kdsl_fuse.kernels import conv_sm80_plan
+from kdsl_fuse.kernels import conv_sm80_plan, stem_sm90_plan
 from kdsl_fuse.kernels import conv_sm90_table as table
 from kdsl_fuse.kernels import gemm_sm90_model as model
 from kdsl_fuse.kernels import gemm_sm90_plan as gemm
@@ -31,12 +31,14 @@ from kdsl_fuse.kernels.conv_views import (
 from kdsl_fuse.kernels.gemm_sm90 import identity
 from kdsl_fuse.kernels.gemm_sm90_config import ROOM
 from kdsl_fuse.kernels.gemm_sm90_plan import DEVICE, MULTIPROCESSORS, Sm90Plan
+from kdsl_fuse.kernels.stem_sm90_plan import StemPlan
 from kdsl_fuse.kernels.sum_parts import add_up
 from kdsl_fuse.strided import Strided
 
 DTYPES = (kd.f16, kd.bf16)
 MOST_STRIDE = 8  # of a walk by TMA
 CORNERS = range(-128, 128)  # where windows may start, relative to an image's corners
+BESIDE = 128  # filters that fill the rows of a tile
 CROWDED = 96  # accumulators of a thread that leave too few of 168 registers for a matrix
 _COSTS = {64: 1.0, 32: 1.15, 16: 1.4}  # channels of a panel ↦ what a stage of such panels costs
 
@@ -217,8 +219,9 @@ def conv2d_sm90(
     if refusal(problem, facts.dtype) is None:
         reads = any(len(facts_of(y, "an extra operand").shape) > 1 for y in extras)
         plan: Any = choose(
-            problem, facts.dtype, facts_of(out, "out").dtype, tail=bool(extras), reads=reads
-        )
+            problem, facts.dtype, facts_of(out, "out").dtype,
+            tail=bool(extras), reads=reads, lines=stem_sm90_plan.takes(images, w),
+        )  # fmt: skip
     else:
         plan = conv_sm80_plan.choose(
             problem, facts.dtype, target="sm_90a", f32_precision=f32_precision
@@ -278,11 +281,13 @@ def choose(
     device: str = DEVICE,
     tail: bool = False,
     reads: bool = False,
-) -> ConvPlan:
+    lines: bool = True,
+) -> ConvPlan | StemPlan:
     """The plan that was fastest when these sizes were measured, or else the model's first one.
 
     With a `tail` to compute for every element, warp groups of large products take turns; one that
-    reads a matrix (`reads`) gets the registers that it needs for that.
+    reads a matrix (`reads`) gets the registers that it needs for that. `lines` says whether images
+    lie so that those of few channels can be read line by line (`stem_sm90_plan.takes`).
     Raises: ArgumentError K989 for what these kernels do not take (`refusal`); CacheError (K761)
     where a table of the device cannot be used.
     """
@@ -293,18 +298,31 @@ def choose(
             code="K989",
             fix="take the plan of kdsl_fuse.kernels.conv_sm80, which has no such limits",
         )
+    if lines and stem_sm90_plan.fits(problem):
+        return stem_sm90_plan.candidates(problem, multiprocessors)[0]
     if multiprocessors == MULTIPROCESSORS:
         entry = table.find(device, table.key_of(problem, dtype, result or dtype, reads))
         if entry is not None:
             return plan_of(problem, dtype, result, entry.config, entry.swap)
     plan = _first(problem, dtype, result, multiprocessors, device)
-    if reads:
-        return replace(plan, product=with_room(plan.product))
-    return replace(plan, product=gemm.by_turns(plan.product)) if tail else plan
+    if tail or reads:
+        return replace(plan, product=with_tail(plan.product, reads))
+    return plan
+
+
+def with_tail(product: Sm90Plan, reads: bool) -> Sm90Plan:
+    """The plan for a tail: by turns, or with registers for what it reads.
+
+    Filters are the rows of what takes turns, so that a thread has one bias for all its columns.
+    """
+    whole = product.problem.n % BESIDE == 0
+    if reads or not whole or product.config.peers * product.config.splits > 1:
+        return with_room(product)
+    return gemm.by_turns(replace(product, swap=True))
 
 
 def with_room(product: Sm90Plan) -> Sm90Plan:
-    """The plan, or one whose threads have registers for matrices that a tail reads."""
+    """The plan, or one whose threads have registers beside their accumulators."""
     c = product.config
     accumulators = c.tile[0] // (64 * c.readers) * c.tile[1] // 2
     if c.registers or c.consumers != 2 or accumulators < CROWDED or c.peers * c.splits > 1:
