@@ -52,8 +52,12 @@ def conv_depthwise_sm90(
     compute(Worker(block, warp, epilogue, extras))
 
 
-KERNELS = {n: kd.kernel(min_blocks_per_sm=n)(conv_depthwise_sm90) for n in BLOCKS_PER_SM}
+KERNELS = {
+    n: kd.kernel(name=f"conv_depthwise_sm90_{n}", min_blocks_per_sm=n)(conv_depthwise_sm90)
+    for n in BLOCKS_PER_SM
+}
 """How many blocks of the kernel are to fit a multiprocessor ↦ the kernel."""
+globals().update({kernel.signature.name: kernel for kernel in KERNELS.values()})  # for manifests
 
 
 class Block:

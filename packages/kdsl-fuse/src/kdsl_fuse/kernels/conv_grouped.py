@@ -70,6 +70,7 @@ ENTRIES = {
     for blocks in range(1, 5)
 }
 """Blocks that fit on a multiprocessor ↦ the kernel with as many registers."""
+globals().update({entry.signature.name: entry for entry in ENTRIES.values()})  # for manifests
 
 
 @kd.func

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from kdsl_fuse.calls import Preparation
+from kdsl_fuse.calls import Operand, Preparation
 from kdsl_fuse.patterns.base import Chip, Example, Options
 from kdsl_fuse.patterns.conv_fast import ConvForm, FastConv, Packed
 from kdsl_fuse.patterns.conv_grouped import WIDE
 from kdsl_fuse.patterns.folds import as_rows
-from kdsl_fuse.patterns.gemm_families import has_wgmma
+from kdsl_fuse.patterns.gemm_families import TMA_BYTES, has_wgmma
 from kdsl_fuse.strided import row_major
 
 
@@ -48,6 +48,12 @@ class ConvDense(FastConv):
             target="sm_90a",
         ),
         Example(
+            "a stem of four channels on Hopper",
+            lambda kf, x, w, b: kf.relu(kf.conv2d(x, w, b, 2, 3)),
+            (("f16", (1, 12, 16, 4)), ("f16", (16, 7, 7, 4)), ("f16", (16,))),
+            target="sm_90a",
+        ),
+        Example(
             "a stem with a stride on Hopper, in NCHW",
             lambda kf, x, w, b: kf.gelu(kf.conv2d(x, w, b, 2, 3, layout="NCHW")),
             (("f16", (1, 3, 12, 11)), ("f16", (16, 3, 7, 7)), ("f16", (16,))),
@@ -77,6 +83,18 @@ class ConvDense(FastConv):
         chip = options.chip or Chip(DEVICE, MULTIPROCESSORS)
         plan = conv_sm90_plan.choose(
             form.problem, form.dtype, form.output.dtype, tail=bool(form.tail.steps),
+            reads=any(map(_is_matrix, form.extras)), lines=_lies_in_lines(form.images),
             multiprocessors=chip.multiprocessors, device=chip.name,
         )  # fmt: skip
         return plan, packing
+
+
+def _is_matrix(extra: Operand) -> bool:
+    """Whether an extra has an element for each pixel."""
+    pixels = zip(extra.strides[:3], extra.shape, strict=False)
+    return any(step and size > 1 for step, size in pixels)
+
+
+def _lies_in_lines(images: Operand) -> bool:
+    """Whether images are contiguous, as those of few channels are to be."""
+    return images.strides == row_major(images.shape) and images.align % TMA_BYTES == 0

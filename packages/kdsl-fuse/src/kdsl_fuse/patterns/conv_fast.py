@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -54,7 +55,7 @@ class ConvForm:
         return cls(problem, images, filters, anchor)
 
 
-class FastConv:
+class FastConv(ABC):
     """What the patterns of the fast kernels share; the rest is theirs, in files of their own.
 
     `fold` is how a kernel sees extras. A family `same_type` stores results of its operands' type.
@@ -66,17 +67,17 @@ class FastConv:
     fold: Fold = staticmethod(as_is)
     same_type = True
 
+    @abstractmethod
     def concerns(self, form: ConvForm) -> bool:
         """Whether the convolution is one of the family's kind."""
-        raise NotImplementedError
 
     def refusal(self, form: ConvForm, options: Options) -> str | None:
         """Why the family does not compute one of its kind, None where it does."""
         return None
 
+    @abstractmethod
     def plan(self, form: ConvForm, options: Options) -> tuple[Any, Preparation]:
         """The kernel's plan, and how operands are brought into the form that it wants."""
-        raise NotImplementedError
 
     def match(self, facts: Facts, anchor: Node, options: Options) -> list[Match] | Reason:
         """The convolution with each tail that has one way out, the longest first."""
