@@ -184,6 +184,16 @@ def test_pools_and_more_of_torch() -> None:
     assert found == ["conv_sm80", "windows", "windows", "conv_direct", "columns", "concat"]
 
 
+def test_a_classifier_of_torch() -> None:
+    """Images that are flattened for a linear layer are copied by a kernel of the same region."""
+    conv, linear = nn.Conv2d(3, 4, 3, padding=1), nn.Linear(4 * 6 * 5, 7)
+
+    def network(x: Any) -> Any:
+        return linear(torch.flatten(F.relu(conv(x)), 1))
+
+    assert kernels(network, torch.randn(2, 3, 6, 5)) == ["conv_sm80", "elementwise", "gemm_sm80"]
+
+
 def test_images_of_a_batch_in_nchw() -> None:
     """Pixels of several images are no rows of one matrix there: no product takes them."""
     made, x = model("y = Conv(x, p)"), draw(2, 4, 6, 7)

@@ -11,6 +11,7 @@ from kdsl_fuse.patterns.conv_depthwise import ConvDepthwise
 from kdsl_fuse.patterns.conv_direct import ConvDirect
 from kdsl_fuse.patterns.conv_grouped import ConvGrouped
 from kdsl_fuse.patterns.conv_pointwise import ConvPointwise
+from kdsl_fuse.patterns.copy import Copy
 from kdsl_fuse.patterns.custom import CustomKernel
 from kdsl_fuse.patterns.elementwise import Elementwise
 from kdsl_fuse.patterns.gated_pair import GatedPair
@@ -34,6 +35,7 @@ ALL_PATTERNS: tuple[Pattern, ...] = (
     Columns(),
     Concat(),
     Elementwise(),
+    Copy(),
 )
 
 

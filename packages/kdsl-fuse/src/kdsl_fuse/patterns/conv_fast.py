@@ -11,7 +11,7 @@ from kdsl_core.dtypes import DType
 from kdsl_core.lang.launch import extent
 from kdsl_fuse import arrays
 from kdsl_fuse.calls import KernelCall, Operand, Preparation
-from kdsl_fuse.elements import ElementFunction
+from kdsl_fuse.elements import VALUE
 from kdsl_fuse.graph import Graph, Node
 from kdsl_fuse.kernels.conv_problem import ConvProblem
 from kdsl_fuse.match import Facts
@@ -155,8 +155,5 @@ def packed(x: Any) -> Any:
     spec = arrays.spec_of(x)
     assert spec is not None, "operands are arrays"
     copy = arrays.empty(spec.shape, spec.dtype, x)
-    choose((copy,), (x,)).run(_VALUE, copy, x)
+    choose((copy,), (x,)).run(VALUE, copy, x)
     return copy
-
-
-_VALUE = ElementFunction(1, (), (0,))

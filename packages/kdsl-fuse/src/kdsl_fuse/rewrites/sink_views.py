@@ -71,8 +71,8 @@ def _sink_reduced(graph: Graph, node: Node) -> None:
 
 
 def _is_sunk(graph: Graph, node: Node) -> bool:
-    """Whether the node is a view, or a view of a view, of a computed value."""
-    if node.op.name not in _SUNK:
+    """Whether the node is a view, or a view of a view, of a computed value; no copy of one."""
+    if node.op.name not in _SUNK or stored(graph, node)[0] is node:
         return False
     (source,) = graph.operands(node)
     return not is_free(source) or _is_sunk(graph, source)
