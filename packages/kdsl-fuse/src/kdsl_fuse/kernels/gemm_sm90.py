@@ -100,7 +100,7 @@ def sync_blocks(config):
 
 
 @kd.func
-def produce(config, load_a, load_b, ring, work, copy):
+def produce(config, load_a, load_b, ring, work, copy=copy_tile):
     """The producing warps: one thread of the first one fills the ring."""
     if config.registers:
         kd.set_max_registers(config.registers[0])
@@ -109,7 +109,7 @@ def produce(config, load_a, load_b, ring, work, copy):
 
 
 @kd.func
-def fill_ring(load_a, load_b, ring, work, copy):
+def fill_ring(load_a, load_b, ring, work, copy=copy_tile):
     """Copy the tiles of all work items to the ring, in their order."""
     first = work.at(work.first)  # known by the time that the launch ahead has ended
     kd.wait_for_dependencies()
