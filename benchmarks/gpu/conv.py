@@ -16,7 +16,7 @@ import argparse
 import math
 import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from kdsl_fuse.kernels.conv_sm90_space import designs
 from kdsl_fuse.kernels.gemm_sm90 import identity
 
 functional = torch.nn.functional
-KEPT = 3  # of kdsl's plans, timed by turns
+KEPT = 4  # of kdsl's plans, timed by turns
 EPSILON = 1e-5  # of the BatchNorm
 
 
@@ -162,7 +162,7 @@ def plans_of(case: Case, options: argparse.Namespace) -> list[ConvPlan]:
 
 
 def measure(case: Case, options: argparse.Namespace) -> Result:
-    """All that is known of a case after measuring it."""
+    """All that is known of a case after measuring it: short looks at all, the best by turns."""
     first = Set(case)
     sets = [first, *(Set(case) for _ in range(buffer_sets(case.bytes) - 1))]
     sides = Sides(sets, exact_of(case, first), lambda y: y[[0, -1]], lambda s: (s.out,))
@@ -171,28 +171,20 @@ def measure(case: Case, options: argparse.Namespace) -> Result:
     plans = plans_of(case, options)
     for plan in plans[: options.most]:
         sides.add(f"kdsl {plan}", ours(case, plan))
-    kept = sides.quickest("kdsl", KEPT)
-    chosen = f"kdsl {plans[0]}"
     looks = {
         name: round(1e6 * timing.quick(launch, len(sets)), 1)
         for name, launch in sides.launches.items()
     }
-    result = {
-        "name": case.name, "flops": case.problem.flops, "bytes": case.bytes, "chosen": chosen,
-        "looks": looks,
-        **sides.timed(
-            [*(n for n in sides.launches if n.startswith("torch")), *kept,
-             *[chosen] * (chosen in sides.launches)],
-            options.seconds_per_shape,
-        ),
+    names = sorted(looks, key=looks.__getitem__)
+    print("       ", " | ".join(f"{name} {looks[name]}" for name in names[:8]))
+    chosen = f"kdsl {plans[0]}"
+    kept = [name for name in names if name.startswith("kdsl")][:KEPT]
+    timed = [*(name for name in names if name.startswith("torch") or name == chosen), *kept]
+    return {
+        "name": case.name, "problem": asdict(case.problem), "fused": case.fused,
+        "flops": case.problem.flops, "bytes": case.bytes, "chosen": chosen, "looks": looks,
+        **sides.timed(timed, options.seconds_per_shape),
     }  # fmt: skip
-    if getattr(plans[0], "packing", None):
-        packing = plans[0].packing
-        copies = timing.quick(lambda i: packing.copies(sets[0].x, sets[0].w), 1)
-        print(f"        packing alone {1e6 * copies:.1f} µs")
-    best = sorted(looks, key=looks.__getitem__)[:8]
-    print("       ", " | ".join(f"{name} {looks[name]}" for name in best))
-    return result
 
 
 def main() -> None:

@@ -57,7 +57,7 @@ def packed(packing: Packing, x: Array, w: Array) -> tuple[Array, Array]:
     copies = [np.full(shape, np.nan, x.dtype) for shape in packing.shapes]
     kd.simulate(
         pack_pixels, grid=packing.grid, block=THREADS, args=(x, copies[0], w, copies[1]),
-        kwargs={"columns": packing.columns}, checks=CHECKS, overlap=True,
+        kwargs={"places": packing.places}, checks=CHECKS, overlap=True,
     )  # fmt: skip
     assert not any(np.isnan(copy.astype(np.float32)).any() for copy in copies)
     return packing.views(*copies)

@@ -23,44 +23,53 @@ SMALL = 4  # channels of a pixel up to which rows of windows are joined
 
 
 @kd.kernel
-def pack_pixels(*tensors: kd.Tensor, columns: kd.Static):
+def pack_pixels(*tensors: kd.Tensor, places: kd.Static):
     """Copy each source to its target: `tensors` are source, target, source, target, …
 
-    All are (a, b, pixels, channels) of 16-bit elements, contiguous along channels. The first pixel
-    of a source is number `columns[i]` of its target's; all others, and channels that a source has
-    not, become zero. Block (x, y) copies 128 vectors of 8 elements in each of four lines (a, b).
+    All are (a, b, pixels, channels) of 16-bit elements, targets contiguous. `places[i]` are the
+    number of a source's first pixel in its target's lines, and the channels of both; all other
+    pixels, and channels that a source has not, become zero. Block (x, y) copies 128 vectors of 8
+    elements in each of four lines (a, b).
     """
     kd.wait_for_dependencies()
     across, block = kd.block_idx()[0], kd.block_idx()[1]
     vector = across * THREADS + kd.thread_idx()[0]
     line = block * LINES
-    for source, target, start in zip(tensors[::2], tensors[1::2], columns, strict=True):
-        pack_lines(source, target, start, line, vector)
+    for source, target, place in zip(tensors[::2], tensors[1::2], places, strict=True):
+        pack_lines(source, target, place, line, vector)
         line = line - kd.ceil_div(target.shape[0] * target.shape[1], LINES) * LINES
 
 
 @kd.func
-def pack_lines(source, target, start, line, vector):
+def pack_lines(source, target, place, line, vector):
     """One thread's vector of four lines, if the target has them."""
-    lines, outer = target.shape[0] * target.shape[1], target.shape[1]
-    pitch = target.shape[3]
+    lines, outer, pitch = target.shape[0] * target.shape[1], target.shape[1], place[2]
     if (line >= 0) & (line < lines) & (vector * VECTOR < target.shape[2] * pitch):
-        places = [kd.minimum(line + i, lines - 1) for i in range(LINES)]
-        found = [vector_of(source, place // outer, place % outer, start, vector * VECTOR, pitch)
-                 for place in places]  # fmt: skip
-        for place, values in zip(places, found, strict=True):
-            first = vector * VECTOR
-            at = place // outer, place % outer, first // pitch, first % pitch
-            target.store_vector(at, values)
+        at = [kd.minimum(line + i, lines - 1) for i in range(LINES)]
+        found = [vector_of(source, place, (x // outer, x % outer), vector) for x in at]
+        for x, values in zip(at, found, strict=True):
+            pixel, channel = start_of(vector, pitch)
+            target.store_vector((x // outer, x % outer, pixel, channel), values)
 
 
-def vector_of(source, a, b, start, first, pitch):
-    """Eight neighbours of a line of the target, from element `first` on."""
+def start_of(vector, pitch):
+    """The pixel and the channel of a vector's first element."""
+    if pitch <= VECTOR:
+        return vector * (VECTOR // pitch), 0
+    return vector // (pitch // VECTOR), vector % (pitch // VECTOR) * VECTOR
+
+
+def vector_of(source, place, line, vector):
+    """Eight neighbours of a line of the target."""
+    start, channels, pitch = place
+    pixel, first = start_of(vector, pitch)
     values = []
     for i in range(VECTOR):
-        pixel, channel = (first + i) // pitch - start, (first + i) % pitch
-        inside = (pixel >= 0) & (pixel < source.shape[2]) & (channel < source.shape[3])
-        values.append(source.load((a, b, pixel, channel), pred=inside))
+        at, channel = pixel - start + i // pitch, first + i % pitch
+        inside = (at >= 0) & (at < source.shape[2])
+        if pitch > channels:
+            inside = inside & (channel < channels)
+        values.append(source.load((*line, at, channel), pred=inside))
     return values
 
 
@@ -123,9 +132,10 @@ class Packing:
         return -(-vectors // THREADS), sum(-(-a * b // LINES) for a, b, _, _ in shapes)
 
     @property
-    def columns(self) -> tuple[int, int]:
-        """Where images and filters start in lines of their copies."""
-        return self.problem.padding[1] if self.joined else 0, 0
+    def places(self) -> tuple[tuple[int, int, int], ...]:
+        """Of images and filters: where they start in lines of their copies, channels of both."""
+        channels = self.problem.channels, self.pitch
+        return (self.problem.padding[1] if self.joined else 0, *channels), (0, *channels)
 
     def views(self, images: Any, filters: Any) -> tuple[Any, Any]:
         """Images (n, h, w, c) and filters (k, c, taps) of the packed problem, of its copies."""
@@ -146,5 +156,5 @@ class Packing:
             for shape, like in zip(self.shapes, (x, w), strict=True)
         ]
         launch = pack_pixels.configure(grid=self.grid, block=THREADS, overlap=True)
-        launch(x, targets[0], w, targets[1], columns=self.columns)
+        launch(x, targets[0], w, targets[1], places=self.places)
         return self.views(*targets)

@@ -28,6 +28,7 @@ class PortablePlan:
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
 
+    kernel = conv_sm80
     cluster = None
 
     def __str__(self) -> str:

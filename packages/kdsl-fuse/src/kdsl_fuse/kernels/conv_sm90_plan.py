@@ -28,7 +28,7 @@ from kdsl_fuse.kernels.conv_views import (
     problem_of,
     unfit,
 )
-from kdsl_fuse.kernels.gemm_sm90 import identity
+from kdsl_fuse.kernels.gemm_sm90 import gemm_sm90, identity
 from kdsl_fuse.kernels.gemm_sm90_config import ROOM
 from kdsl_fuse.kernels.gemm_sm90_plan import DEVICE, MULTIPROCESSORS, Sm90Plan
 from kdsl_fuse.kernels.stem_sm90_plan import StemPlan
@@ -62,6 +62,11 @@ class ConvPlan:
         return " ".join([*words, *["packed"] * (self.packing is not None)])
 
     @property
+    def kernel(self) -> Any:
+        """What is launched: `conv_sm90`, or the matrix product's kernel."""
+        return gemm_sm90 if self.panel is None else conv_sm90
+
+    @property
     def config(self) -> Any:
         """How blocks compute their tiles."""
         return self.product.config
@@ -89,7 +94,8 @@ class ConvPlan:
     @property
     def statics(self) -> dict[str, Any]:
         """The kernel's trace-time arguments but for the epilogue."""
-        assert self.panel is not None
+        if self.panel is None:
+            return {"config": self.config}
         window = Window.of(self.seen, self.panel)
         return {"config": self.config, "window": window, "swap": self.product.swap}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -49,40 +50,59 @@ def as_images(x: Any) -> Any:
     return arrays.view(x, Strided((n, 1, length, c), (strides[0], row, *strides[1:])))
 
 
-def filter_view(w: Any) -> Any:
+def taps_of(w: Strided) -> Strided | None:
     """Filters (k, r, s, c) as (k, c, taps); None where that takes a copy."""
-    facts = facts_of(w, "w")
-    k, r, s, c = facts.shape
-    taps = Strided((r, s), tuple(facts.strides[1:3])).reshaped((r * s,))
+    k, r, s, c = w.shape
+    taps = Strided((r, s), w.strides[1:3]).reshaped((r * s,))
     if taps is None:
         return None
-    strides = facts.strides[0], facts.strides[3], taps.strides[0] if r * s > 1 else c
-    return arrays.view(w, Strided((k, c, r * s), strides))
+    step = taps.strides[0] if r * s > 1 else c
+    return Strided((k, c, r * s), (w.strides[0], w.strides[3], step), w.offset)
 
 
-def filter_matrix(w: Any) -> Any:
+def rows_of(w: Strided) -> Strided | None:
     """Filters (k, r, s, c) as a matrix (k, r · s · c); None where that takes a copy."""
-    facts = facts_of(w, "w")
-    k, r, s, c = facts.shape
-    depth = Strided((r, s, c), tuple(facts.strides[1:])).reshaped((r * s * c,))
+    depth = Strided(w.shape[1:], w.strides[1:]).reshaped((math.prod(w.shape[1:]),))
     if depth is None or depth.strides[0] != 1:
         return None
-    return arrays.view(w, Strided((k, r * s * c), (facts.strides[0], 1)))
+    return Strided((w.shape[0], *depth.shape), (w.strides[0], 1), w.offset)
 
 
-def matrix_view(x: Any, shape: Sequence[int]) -> Any:
-    """An array that broadcasts to (n, p, q, k) as a matrix of pixels × channels.
+def pixels_of(x: Strided, shape: Sequence[int]) -> Strided | None:
+    """What broadcasts to (n, p, q, k) as a matrix of pixels × channels.
 
     None where that takes a copy.
     """
-    facts = facts_of(x, "x")
-    n, p, q, k = shape
-    seen = Strided(tuple(facts.shape), tuple(facts.strides)).broadcast((n, p, q, k))
-    rows = Strided(seen.shape[:3], seen.strides[:3]).reshaped((n * p * q,))
+    *sides, k = shape
+    seen, count = x.broadcast(tuple(shape)), math.prod(sides)
+    rows = Strided(seen.shape[:3], seen.strides[:3]).reshaped((count,))
     if rows is None:
         return None
-    pitch = rows.strides[0] if n * p * q > 1 else k
-    return arrays.view(x, Strided((n * p * q, k), (pitch, seen.strides[3])))
+    pitch = rows.strides[0] if count > 1 else k
+    return Strided((count, k), (pitch, seen.strides[3]), x.offset)
+
+
+def _seen(x: Any) -> Strided:
+    facts = facts_of(x, "operand")
+    return Strided(tuple(facts.shape), tuple(facts.strides))
+
+
+def filter_view(w: Any) -> Any:
+    """An array of filters as `taps_of` sees it, or None."""
+    found = taps_of(_seen(w))
+    return None if found is None else arrays.view(w, found)
+
+
+def filter_matrix(w: Any) -> Any:
+    """An array of filters as `rows_of` sees it, or None."""
+    found = rows_of(_seen(w))
+    return None if found is None else arrays.view(w, found)
+
+
+def matrix_view(x: Any, shape: Sequence[int]) -> Any:
+    """An array as `pixels_of` sees it, or None."""
+    found = pixels_of(_seen(x), shape)
+    return None if found is None else arrays.view(x, found)
 
 
 def result_matrix(y: Any, problem: ConvProblem, name: str) -> Any:

@@ -136,7 +136,7 @@ def stem_sm90(
         config.consumers,
     )  # fmt: skip
     out = kd.collective.TileOutput(
-        results, (ROWS, tile_n), group, epilogue, extras, accumulator=kd.f32
+        results, (tile_m, tile_n), group, epilogue, extras, accumulator=kd.f32
     )
     if kd.thread_rank() == config.threads - 1:
         box.prefetch()
@@ -148,7 +148,7 @@ def stem_sm90(
         keep_filters(config, W, filters)
     kd.sync_threads()
     if group.number == config.consumers:
-        load_lines(config, box, lines, ring.writer(), work, columns)
+        load_lines(config, box, lines, ring.writer(), work, columns, out.ahead)
     else:
         consume(Windows(config, lines, columns, C.shape[0]), filters, ring, work, group, out)
 
@@ -178,11 +178,12 @@ def run_of(config, W, number, run):
 
 
 @kd.func
-def load_lines(config, box, lines, ring, work, columns):
+def load_lines(config, box, lines, ring, work, columns, ahead):
     """One thread copies the lines of each tile to the ring, zeros where there are none."""
     if kd.elect_one():
         for item in kd.range(work.first, work.total, work.step):
             tile = work.at(item)
+            ahead.fetch(tile.m, 0, tile.batch)
             stage, full = ring.acquire()
             top = tile.m * config.tile[0] // columns * config.stride[0] - config.padding[0]
             for line in range(config.lines):

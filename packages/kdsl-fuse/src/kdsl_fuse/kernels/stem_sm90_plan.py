@@ -32,6 +32,7 @@ class StemPlan:
     config: StemConfig
     multiprocessors: int = MULTIPROCESSORS
 
+    kernel = stem_sm90
     cluster = None
 
     def __str__(self) -> str:
@@ -55,6 +56,11 @@ class StemPlan:
     def grid(self) -> int:
         """Blocks: as many as run at a time, or one for each tile."""
         return min(self.tiles, self.multiprocessors * self.side_by_side)
+
+    @property
+    def block(self) -> int:
+        """Threads of a block."""
+        return self.config.threads
 
     @property
     def statics(self) -> dict[str, Any]:
