@@ -26,7 +26,8 @@ class DepthwiseConfig:
     (images, blocks of `rows` rows, strips) of `channels` channels, which the `channels` / 8 warps
     of each of `teams` teams share. Tiles come through `stages` of shared memory, results leave
     through `buffers` of it. The taps of the first `products` columns are multiplied by tensor
-    cores, two at a time, the others by ordinary instructions.
+    cores, two at a time, the others by ordinary instructions. Rows of the input are taken one at a
+    time, or two `together` that reach different results.
     """
 
     kernel: tuple[int, int]
@@ -97,6 +98,11 @@ class DepthwiseConfig:
     def units(self) -> int:
         """Pairs of strips in a tile."""
         return -(-self.halves // 2)
+
+    @property
+    def busy(self) -> bool:
+        """Whether each team has a part of each tile, as it must where there are several stages."""
+        return self.stages == 1 or self.units >= self.teams
 
     @property
     def input_tile(self) -> tuple[int, int, int, int]:

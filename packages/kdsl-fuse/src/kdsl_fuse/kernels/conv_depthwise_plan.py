@@ -42,12 +42,20 @@ class DepthwisePlan:
     config: DepthwiseConfig
     multiprocessors: int = MULTIPROCESSORS
 
+    def __post_init__(self) -> None:
+        if not self.config.busy:
+            raise kd.ArgumentError(
+                f"each of {self.config.teams} teams takes a part of each tile where there are "
+                f"several stages, got {self.config.units} pairs of strips",
+                code="K979",
+                fix="take larger tiles, or fewer teams",
+            )
+
     def __str__(self) -> str:
         c = self.config
-        tile = "x".join(map(str, (*c.tile, c.channels)))
-        return (
-            f"{tile} r{c.rows} t{c.teams} s{c.stages}+{c.buffers} b{c.blocks_per_sm} p{c.products}"
-        )
+        words = ["x".join(map(str, (*c.tile, c.channels))), f"r{c.rows}x{c.together}"]
+        words += [f"t{c.teams}", f"s{c.stages}+{c.buffers}", f"b{c.blocks_per_sm}"]
+        return " ".join([*words, f"p{c.products}"])
 
     @property
     def grid(self) -> tuple[int, int]:
