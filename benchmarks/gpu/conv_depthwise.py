@@ -123,7 +123,7 @@ def torchs(case: Case) -> Callable[..., Any]:
 
 def plans_of(case: Case, tune: int) -> list[Plan]:
     """The chosen plan, and some others."""
-    first = choose(case.problem, kd.bf16, target=TARGET)
+    first = choose(case.problem, kd.bf16, target=TARGET, extras=TAILS[case.tail][2])
     others = space.candidates(case.problem) if tune else []
     others = random.Random(0).sample(others, min(tune, len(others)))
     plans = {str(plan): plan for plan in (first, *(DepthwisePlan(case.problem, c) for c in others))}

@@ -37,7 +37,7 @@ class DepthwiseConfig:
     channels: int = 32
     rows: int = 8
     tile: tuple[int, int, int] = (1, 1, 2)
-    teams: int = 2
+    teams: int = 1
     stages: int = 2
     buffers: int = 1
     products: int = 0

@@ -145,15 +145,18 @@ def choose(
     *,
     target: str = "sm_90a",
     width: int | None = None,
+    extras: int = 0,
     multiprocessors: int = MULTIPROCESSORS,
 ) -> DepthwisePlan | DirectPlan:
-    """The plan for these sizes. With `width`, the portable kernel, whose arrays allow no more.
+    """The plan for these sizes, and a tail with `extras` as large as the result.
+
+    With `width`, the portable kernel, whose accesses may have no more elements.
 
     Raises: ArgumentError K977, K978.
     """
     check(problem, dtype)
     if width is None and refusal(problem, dtype, target) is None:
-        config = space.first(problem)
+        config = space.first(problem, extras) or space.first(problem)
         assert config is not None
         return DepthwisePlan(problem, config, multiprocessors)
     most = math.gcd(problem.filters, problem.channels, 16 // dtype.bytes)
@@ -167,10 +170,8 @@ def portable(problem: ConvProblem, width: int, target: str) -> DirectConfig:
     taps = p.kernel[0] * p.kernel[1]
     outputs = (1, 8) if p.kernel[0] == 1 else (8, 1) if p.kernel[1] == 1 else (2, 4)
     if taps > 25:
-        outputs = (min(outputs[0], 4), min(outputs[1], 4))
-        width = min(width, 2)
-    if taps > 49:
         outputs = (1, 4) if p.kernel[1] > 1 else (4, 1)
+        width = min(width, 2 if taps <= 49 else 1)
     width = math.gcd(width, 4)
     lanes = 32
     while lanes > 1 and (
@@ -232,7 +233,9 @@ def conv_depthwise(
     seen = [_broadcast(extra, shape) for extra in extras]
     gpu = arrays.gpu_of(x)
     target = target or ("sm_90a" if gpu is None else gpu.target)
-    plan = choose(problem, facts_of(x, "x").dtype, target=target, width=_width(x, w, out, seen))
+    full = sum(any(facts_of(extra, "extra").strides[:3]) for extra in seen)
+    options = {"target": target, "width": _width(x, w, out, seen), "extras": full}
+    plan = choose(problem, facts_of(x, "x").dtype, **options)
     plan.run(x, w, out, *seen, epilogue=epilogue)
     return out
 

@@ -25,8 +25,11 @@ _FIRST = ((4, 1, 2), (3, 1, 2), (2, 1, 2), (1, 3, 1), (1, 2, 1), (1, 1, 1))
 
 
 @lru_cache(maxsize=1024)
-def first(problem: ConvProblem) -> DepthwiseConfig | None:
-    """The configuration that is chosen; None where no tile fits."""
+def first(problem: ConvProblem, extras: int = 0) -> DepthwiseConfig | None:
+    """The configuration that is chosen for a tail with `extras` of the result's size.
+
+    None where no tile fits.
+    """
     p = problem
     rows = _rows(p.output[0])
     large = p.kernel[0] * p.kernel[1] >= 25
@@ -37,7 +40,7 @@ def first(problem: ConvProblem) -> DepthwiseConfig | None:
             teams=teams, stages=stages, products=products, together=2 if large else 1,
             blocks_per_sm=blocks,
         )  # fmt: skip
-        found = fitted(p, config) if registers(config) <= allowed(config) else None
+        found = fitted(p, config) if registers(config, extras) <= allowed(config) else None
         if found is not None:
             return found
     return None
@@ -74,13 +77,17 @@ def shares(kernel: tuple[int, int]) -> list[int]:
     return [n for n in range(0, columns + columns % 2 + 1, 2) if n >= least]
 
 
-def registers(config: DepthwiseConfig) -> int:
-    """About how many registers a thread needs for weights, sums, pixels, and all the rest."""
+def registers(config: DepthwiseConfig, extras: int = 0) -> int:
+    """About how many registers a thread needs for weights, sums, pixels, and all the rest.
+
+    Each of the `extras` takes two of a row, and its addresses some more.
+    """
     rows, columns = config.kernel
     others = max(columns - config.products, 0)
     weights = rows * (config.products + 2 * others)
     pixels = 2 * (columns + columns % 2) * config.together
-    return weights + 4 * config.rows + pixels + 4 * others + 4
+    held = (4 + 2 * extras) * config.rows + 8 * extras
+    return weights + held + pixels + 4 * others + 4
 
 
 def allowed(config: DepthwiseConfig) -> int:
