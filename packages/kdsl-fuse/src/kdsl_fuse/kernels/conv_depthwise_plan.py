@@ -53,7 +53,7 @@ class DepthwisePlan:
 
     def __str__(self) -> str:
         c = self.config
-        words = ["x".join(map(str, (*c.tile, c.channels))), f"r{c.rows}x{c.together}"]
+        words = ["x".join(map(str, (*c.tile, c.tile_channels))), f"r{c.rows}x{c.together}"]
         words += [f"t{c.teams}", f"s{c.stages}+{c.buffers}", f"b{c.blocks_per_sm}"]
         return " ".join([*words, f"p{c.products}"])
 
@@ -63,7 +63,7 @@ class DepthwisePlan:
         p, c = self.problem, self.config
         extents = zip((p.batch, *p.output), c.output_tile[:3], strict=True)
         tiles = math.prod(-(-size // extent) for size, extent in extents)
-        parts = -(-p.channels // c.channels)
+        parts = -(-p.channels // c.tile_channels)
         room = self.multiprocessors * c.blocks_per_sm // parts
         return parts, max(1, min(tiles, room))
 

@@ -63,14 +63,14 @@ class Block:
         self.config, self.weights, self.y = config, W, Y
         self.input = kd.smem(X.dtype, config.input_layout(), name="input")
         self.output = kd.smem(X.dtype, config.output_layout(), name="output")
-        self.taps = kd.smem(X.dtype, config.channels * config.taps, name="weights")
+        self.taps = kd.smem(X.dtype, config.tile_channels * config.taps, name="weights")
         self.load = kd.tma_load(X, self.input[..., 0], config.input_tile)
         out = self.output[..., 0, 0, 0]
-        self.store = kd.tma_store(Y, out, (1, config.rows, STRIP, config.channels))
+        self.store = kd.tma_store(Y, out, (1, config.rows, STRIP, config.tile_channels))
         self.arrived = kd.mbarrier(1, config.stages, name="arrived")
         self.emptied = kd.mbarrier(config.warps, config.stages, name="emptied")
         self.weighed = kd.mbarrier(name="weighed")
-        self.channel = kd.block_idx()[0] * config.channels
+        self.channel = kd.block_idx()[0] * config.tile_channels
         self.first, self.step = kd.block_idx()[1], kd.grid_dim()[1]
         self.counts = [
             kd.ceil_div(size, extent)
@@ -98,10 +98,10 @@ def begin(block):
     """One thread brings the weights and the first tiles."""
     c = block.config
     if kd.elect_one():
-        there = kd.minimum(block.weights.shape[0] - block.channel, c.channels)
+        there = kd.minimum(block.weights.shape[0] - block.channel, c.tile_channels)
         count = (there * c.taps).assume_divisible(LANE_CHANNELS)
         block.weighed.arrive_expect(count * block.weights.dtype.bytes)
-        of_tile = kd.Layout(c.channels * c.taps)
+        of_tile = kd.Layout(c.tile_channels * c.taps)
         source = block.weights.with_layout(of_tile, block.channel * c.taps)
         kd.bulk_load(source, block.taps, count, block.weighed)
         for turn in range(c.stages):
@@ -186,7 +186,8 @@ class Worker:
         """
         c, lane = self.block.config, self.lane
         column = (lane % 8) * c.stride[1] + (shift + lane // 16) * c.dilation[1]
-        return c.swizzle(column * c.channels + self.group * LANE_CHANNELS)
+        inner, slab = c.place(self.group, c.panels[0])
+        return c.swizzle(column * c.channels + inner) + slab
 
     def place(self, half: Any) -> tuple[Any, Any, Any]:
         """Image, row and column of a strip's first result in the tile."""
@@ -235,15 +236,15 @@ class Worker:
     def convolve(self, stage, unit):
         """The sums of two strips."""
         c = self.block.config
-        _, rows, columns, channels = c.input_tile
+        images, rows, columns, _ = c.input_tile
         half = kd.minimum(2 * unit + self.lane // 8 % 2, c.halves - 1)
         image, row, column = self.place(half)
-        first = ((stage * c.input_tile[0] + image) * rows + row * c.stride[0]) * columns
-        first = (first + column * c.stride[1]) * channels
+        first = ((stage * c.slabs * images + image) * rows + row * c.stride[0]) * columns
+        first = (first + column * c.stride[1]) * c.channels
         self.sums.fill(0.0)
         for rows_together in steps(c):
             for held, (y, _) in zip(self.pixels, rows_together, strict=False):
-                self._load(held, first, y * columns * channels)
+                self._load(held, first, y * columns * c.channels)
             self._multiply(rows_together)
             self._add(rows_together)
 
@@ -360,8 +361,9 @@ class Worker:
         c, lane = self.block.config, self.lane
         row = STRIP * c.channels
         half, pixel = lane // 8 % 2, lane % 8
-        inner = c.swizzle(pixel * c.channels + self.group * LANE_CHANNELS)
-        first = ((self.team * c.buffers + buffer) * 2 + half) * c.rows * row + inner
+        inner, slab = c.place(self.group, c.panels[1])
+        strip = (self.team * c.buffers + buffer) * 2 + half
+        first = strip * (c.slabs * c.panels[1]) + slab + c.swizzle(pixel * c.channels + inner)
         for o in range(0, c.rows, 2):
             matrices = 4 if o + 1 < c.rows else 2
             further = lane // 16 * row if matrices == 4 else 0
