@@ -20,6 +20,7 @@ from kdsl_fuse.kernels.conv_depthwise_config import (
     STRIP,
     WARP,
 )
+from kdsl_fuse.kernels.conv_depthwise_norm import Moments, Normalised
 from kdsl_fuse.kernels.conv_depthwise_window import steps
 from kdsl_fuse.kernels.vectors import neighbours
 
@@ -43,7 +44,10 @@ def conv_depthwise_sm90(
         for barrier in (block.arrived, block.emptied, block.weighed):
             barrier.init()
         kd.fence_mbarrier_init()
-    kd.sync_threads()
+    if kd.cluster_dim() == (1, 1, 1):
+        kd.sync_threads()
+    else:
+        kd.cluster_sync()
     kd.wait_for_dependencies()
     kd.launch_dependents()
     warp = kd.warp_uniform(kd.warp_idx())
@@ -154,6 +158,8 @@ def compute(worker):
             refill(block, turn)
     if worker.leads:
         kd.tma_store_wait(0)
+    if kd.cluster_dim() != (1, 1, 1):
+        kd.cluster_sync()  # nobody may still write to a block that has ended
 
 
 class Worker:
@@ -174,8 +180,10 @@ class Worker:
             kd.rmem(dtype, kd.Layout((4, columns)), name="pixels") for _ in range(c.together)
         ]
         self.sums = kd.rmem(kd.f32, kd.Layout((4, c.rows)), name="sums")
-        self.results = kd.rmem(kd.f32, kd.Layout(4), name="results")
         self.rounded = kd.rmem(dtype, kd.Layout((4, c.rows)), name="rounded")
+        self.moments = None
+        if isinstance(epilogue, Normalised):
+            self.moments = Moments(c, block.y.shape[3], epilogue.eps)
         self.source, self.target = flat(block.input), flat(block.output)
         self.starts = [self._start(2 * pair) for pair in range(columns // 2)]
 
@@ -324,16 +332,15 @@ class Worker:
         """Apply the epilogue to both strips and start their way to memory."""
         c, block = self.block.config, self.block
         places, buffer = self.places(turn, unit), self._buffer(turn, unit)
+        function, used = self.epilogue, 0
+        if self.moments is not None:
+            used = function.first
+            self._apply(function.before, range(used), fetched)
+            self.moments.normalise(self, turn * c.units + unit)
+            function = function.behind
+        self._apply(function, range(used, len(self.extras)), fetched)
         for o in range(c.rows):
-            for half in range(2):
-                for e in range(2):
-                    own = [
-                        self.fixed[i][e] if i in self.fixed else fetched[i][2 * half + e, o]
-                        for i in range(len(self.extras))
-                    ]
-                    value = self.epilogue(self.sums[2 * half + e, o], *own)
-                    self.results[2 * half + e] = kd.as_scalar(value)
-            kd.convert_fragment(self.results, self.rounded[None, o])
+            kd.convert_fragment(self.sums[None, o], self.rounded[None, o])
         if self.leads:
             kd.tma_store_wait(c.buffers - 1)
         self.barrier.sync()
@@ -348,6 +355,14 @@ class Worker:
                         (image, row, column, block.channel),
                     )
             kd.tma_store_commit()
+
+    def _apply(self, function: Any, extras: range, fetched: dict[int, Any]) -> None:
+        """Replace all sums by a function of them and some of the extras."""
+        for o in range(self.block.config.rows):
+            for i in range(4):
+                own = [self.fixed[x][i % 2] if x in self.fixed else fetched[x][i, o]
+                       for x in extras]  # fmt: skip
+                self.sums[i, o] = kd.as_scalar(function(self.sums[i, o], *own))
 
     def _buffer(self, turn: Any, unit: Any) -> Any:
         """Which of the team's buffers takes the results of a pair of strips: they take turns."""
