@@ -107,11 +107,6 @@ class DepthwiseConfig:
         return -(-self.halves // 2)
 
     @property
-    def busy(self) -> bool:
-        """Whether each team has a part of each tile, as it must where there are several stages."""
-        return self.stages == 1 or self.units >= self.teams
-
-    @property
     def input_tile(self) -> tuple[int, int, int, int]:
         """Images, rows, columns and channels that a tile reads.
 

@@ -42,15 +42,6 @@ class DepthwisePlan:
     config: DepthwiseConfig
     multiprocessors: int = MULTIPROCESSORS
 
-    def __post_init__(self) -> None:
-        if not self.config.busy:
-            raise kd.ArgumentError(
-                f"each of {self.config.teams} teams takes a part of each tile where there are "
-                f"several stages, got {self.config.units} pairs of strips",
-                code="K979",
-                fix="take larger tiles, or fewer teams",
-            )
-
     def __str__(self) -> str:
         c = self.config
         words = ["x".join(map(str, (*c.tile, c.tile_channels))), f"r{c.rows}x{c.together}"]

@@ -43,6 +43,8 @@ def conv_depthwise_sm90(
         block.load.prefetch()
         for barrier in (block.arrived, block.emptied, block.weighed):
             barrier.init()
+        for stage in range(config.stages):
+            block.released[stage] = 0
         kd.fence_mbarrier_init()
     if kd.cluster_dim() == (1, 1, 1):
         kd.sync_threads()
@@ -73,6 +75,7 @@ class Block:
         self.store = kd.tma_store(Y, out, (1, config.rows, STRIP, config.tile_channels))
         self.arrived = kd.mbarrier(1, config.stages, name="arrived")
         self.emptied = kd.mbarrier(config.warps, config.stages, name="emptied")
+        self.released = kd.smem(kd.i32, config.stages, name="released")
         self.weighed = kd.mbarrier(name="weighed")
         self.channel = kd.block_idx()[0] * config.tile_channels
         self.first, self.step = kd.block_idx()[1], kd.grid_dim()[1]
@@ -128,17 +131,22 @@ def bring(block, turn):
 
 
 @kd.func
-def refill(block, turn):
-    """Bring the tile that takes the place of tile `turn` once all warps have read that one."""
-    if kd.elect_one():
-        stage, parity = block.stage(turn)
-        block.emptied[stage].wait(parity)
+def release(block, turn):
+    """Give a tile's stage free; the last warp to do so brings the tile that takes its place.
+
+    Threads: one of each warp, behind the reads of all its lanes.
+    """
+    warps = block.config.warps
+    stage, parity = block.stage(turn)
+    block.emptied[stage].arrive()
+    if kd.atomic_add(block.released, stage, 1) % warps == warps - 1:
+        block.emptied[stage].wait(parity)  # what the others read comes before the copy
         bring(block, turn + block.config.stages)
 
 
 @kd.func
 def compute(worker):
-    """The strips of each tile; one thread brings the next tile once all have read one."""
+    """The strips of each tile."""
     block, c = worker.block, worker.block.config
     block.weighed.wait(0)
     worker.read_weights()
@@ -150,12 +158,9 @@ def compute(worker):
             fetched = worker.fetch(turn, unit)
             worker.convolve(stage, unit)
             worker.finish(turn, unit, fetched)
-            if c.stages > 1 and (worker.warp == 0) & (unit < c.teams) & (turn > 0):
-                refill(block, turn - 1)  # by now the other teams have read it
         kd.sync_warp()
-        block.emptied[stage].arrive(pred=worker.lane == 0)
-        if c.stages == 1 and worker.warp == 0:
-            refill(block, turn)
+        if worker.lane == 0:
+            release(block, turn)
     if worker.leads:
         kd.tma_store_wait(0)
     if kd.cluster_dim() != (1, 1, 1):

@@ -18,8 +18,8 @@ MOST_UNITS = 8  # of a tile of several images
 MOST_EXTENT = 256  # of a box that TMA copies
 # teams of a block, blocks of a multiprocessor, stages
 _SHARES = (
-    (1, 2, 2), (1, 3, 1), (1, 4, 1), (1, 4, 2), (2, 1, 2), (2, 1, 3), (2, 2, 1), (2, 2, 2),
-    (3, 1, 2), (3, 1, 3), (4, 1, 2), (4, 1, 3), (4, 1, 4), (5, 1, 2), (5, 1, 3),
+    (1, 1, 2), (1, 1, 3), (1, 2, 2), (1, 3, 1), (1, 4, 1), (1, 4, 2), (2, 1, 2), (2, 1, 3),
+    (2, 2, 1), (2, 2, 2), (3, 1, 2), (3, 1, 3), (4, 1, 2), (4, 1, 3), (4, 1, 4),
 )  # fmt: skip
 _FIRST = ((4, 1, 2), (3, 1, 2), (2, 1, 2), (1, 3, 1), (1, 2, 1), (1, 1, 1))
 
@@ -54,20 +54,31 @@ def _rows(height: int) -> int:
 def candidates(problem: ConvProblem) -> list[DepthwiseConfig]:
     """Configurations that have room, for a tuner to try."""
     p = problem
-    widths = [n for n in WIDTHS if n < 2 * p.channels and (n > 16 or 0 < p.channels % 32 <= 16)]
     heights = [n for n in (4, 7, 8, 14) if -(-p.output[0] // n) * n <= 1.15 * p.output[0]]
-    options = product(widths, heights or [min(p.output[0], 8)], _SHARES, shares(p.kernel), (1, 2))
+    options = product(
+        widths(p.channels), heights or [min(p.output[0], 8)], _SHARES, shares(p.kernel), (1, 2)
+    )
     found = {}
-    for channels, rows, (teams, blocks, stages), products, together in options:
-        if teams * channels > MOST_CHANNELS:
+    for (channels, slabs), rows, (teams, blocks, stages), products, together in options:
+        if teams * channels * slabs > MOST_CHANNELS or (together == 1 and products):
             continue
         config = DepthwiseConfig(
-            p.kernel, p.stride, p.padding, p.dilation, channels, rows, teams=teams,
-            stages=stages, products=products, together=together, blocks_per_sm=blocks,
+            p.kernel, p.stride, p.padding, p.dilation, channels, rows, teams=teams, stages=stages,
+            products=products, together=together, slabs=slabs, blocks_per_sm=blocks,
         )  # fmt: skip
         if registers(config) <= allowed(config):
             found[fitted(p, config)] = None
     return [config for config in found if config is not None]
+
+
+def widths(channels: int) -> list[tuple[int, int]]:
+    """Channels of a slab, and slabs of a tile."""
+    found = [(n, 1) for n in WIDTHS if n < 2 * channels and (n > 16 or channels <= 16)]
+    if channels % 32:
+        found += [(16, n) for n in (3, 5) if channels % (16 * n) == 0]
+    elif channels % 96 == 0:
+        found.append((32, 3))
+    return found
 
 
 def shares(kernel: tuple[int, int]) -> list[int]:
@@ -106,11 +117,8 @@ def fitted(problem: ConvProblem, config: DepthwiseConfig) -> DepthwiseConfig | N
     while strips:
         for tile in _shorter(-(-rows // config.rows), strips):
             found = replace(config, tile=tile)
-            if not fits(found):
-                continue
-            found = _together(problem, found)
-            if found.busy:
-                return found
+            if fits(found):
+                return _together(problem, found)
         strips = -(-strips // 2) if strips > 1 else 0
     return None
 
