@@ -212,22 +212,28 @@ def conv_depthwise(
     Memory: `out` is new where none is given.
     Raises: ArgumentError K977, K978.
     """
-    pairs = [_pair(value) for value in (stride, padding, dilation)]
+    pairs = [pair(value) for value in (stride, padding, dilation)]
     problem = problem_of(x, w, *pairs)
     shape = (problem.batch, *problem.output, problem.filters)
-    if out is None:
-        out = arrays.empty(shape, facts_of(x, "x").dtype, x)
-    elif tuple(facts_of(out, "out").shape) != shape:
-        raise _unfit(f"out is to have the shape {shape}, got {tuple(facts_of(out, 'out').shape)}")
+    out = result(out, shape, x)
     if bias is not None:
         extras, epilogue = (bias, *extras), Biased(epilogue)
-    seen = [_broadcast(extra, shape) for extra in extras]
+    seen = [broadcast(extra, shape) for extra in extras]
     gpu = arrays.gpu_of(x)
     target = target or ("sm_90a" if gpu is None else gpu.target)
     full = sum(any(facts_of(extra, "extra").strides[:3]) for extra in seen)
-    options = {"target": target, "width": _width(x, w, out, seen), "extras": full}
+    options = {"target": target, "width": access_width(x, w, out, seen), "extras": full}
     plan = choose(problem, facts_of(x, "x").dtype, **options)
     plan.run(x, w, out, *seen, epilogue=epilogue)
+    return out
+
+
+def result(out: Any, shape: tuple[int, ...], x: Any) -> Any:
+    """The array for results, or a new one."""
+    if out is None:
+        return arrays.empty(shape, facts_of(x, "x").dtype, x)
+    if tuple(facts_of(out, "out").shape) != shape:
+        raise _unfit(f"out is to have the shape {shape}, got {tuple(facts_of(out, 'out').shape)}")
     return out
 
 
@@ -271,7 +277,7 @@ def check(problem: ConvProblem, dtype: DType) -> None:
         raise _unfit(f"a window has up to {MOST_TAPS} taps, got {p.kernel}")
 
 
-def _width(x: Any, w: Any, out: Any, extras: Sequence[Any]) -> int | None:
+def access_width(x: Any, w: Any, out: Any, extras: Sequence[Any]) -> int | None:
     """None where TMA can address the arrays, or else how many channels an access can have."""
     x_facts, w_facts = facts_of(x, "x"), facts_of(w, "w")
     contiguous = Strided(tuple(w_facts.shape), tuple(w_facts.strides)).reshaped(
@@ -301,7 +307,8 @@ def reshaped(array: Any, shape: tuple[int, ...]) -> Any:
     return arrays.view(array, found)
 
 
-def _broadcast(extra: Any, shape: tuple[int, ...]) -> Any:
+def broadcast(extra: Any, shape: tuple[int, ...]) -> Any:
+    """A bias or another extra as a view of the result's shape."""
     facts = facts_of(extra, "extra")
     own = tuple(facts.shape)
     own = (1,) * (4 - len(own)) + own
@@ -310,7 +317,8 @@ def _broadcast(extra: Any, shape: tuple[int, ...]) -> Any:
     return arrays.view(extra, Strided(tuple(facts.shape), tuple(facts.strides)).broadcast(shape))
 
 
-def _pair(value: int | tuple[int, int]) -> tuple[int, int]:
+def pair(value: int | tuple[int, int]) -> tuple[int, int]:
+    """One number for height and width, or one for each."""
     return (value, value) if isinstance(value, int) else (int(value[0]), int(value[1]))
 
 

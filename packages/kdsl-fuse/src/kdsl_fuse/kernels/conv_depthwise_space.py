@@ -107,26 +107,29 @@ def allowed(config: DepthwiseConfig) -> int:
     return min(each // 8 * 8, MOST_REGISTERS)
 
 
-def fitted(problem: ConvProblem, config: DepthwiseConfig) -> DepthwiseConfig | None:
+def fitted(
+    problem: ConvProblem, config: DepthwiseConfig, reserved: int = 0
+) -> DepthwiseConfig | None:
     """The configuration with the largest tile that fits shared memory; None where none does.
 
     Rows that are as wide as the image come first, then as many of them as fit, then whole images.
+    `reserved` bytes of each block are for others.
     """
     rows, columns = problem.output
     strips = _parts(-(-columns // STRIP), MOST_STRIPS)
     while strips:
         for tile in _shorter(-(-rows // config.rows), strips):
             found = replace(config, tile=tile)
-            if fits(found):
-                return _together(problem, found)
+            if fits(found, reserved):
+                return _together(problem, found, reserved)
         strips = -(-strips // 2) if strips > 1 else 0
     return None
 
 
-def fits(config: DepthwiseConfig) -> bool:
+def fits(config: DepthwiseConfig, reserved: int = 0) -> bool:
     """Whether so many blocks have room, and TMA takes the tile at once."""
-    budget = SHARED_BYTES // config.blocks_per_sm - 1024
-    return config.shared_bytes <= budget and max(config.input_tile) <= MOST_EXTENT
+    budget = SHARED_BYTES // config.blocks_per_sm - 1024 - reserved
+    return config.shared_bytes <= budget and max(config.input_tile[:3]) <= MOST_EXTENT
 
 
 def _parts(size: int, most: int) -> int:
@@ -140,14 +143,14 @@ def _shorter(blocks: int, strips: int) -> Iterator[tuple[int, int, int]]:
         yield 1, -(-blocks // count), strips
 
 
-def _together(problem: ConvProblem, config: DepthwiseConfig) -> DepthwiseConfig:
+def _together(problem: ConvProblem, config: DepthwiseConfig, reserved: int) -> DepthwiseConfig:
     """Tiles of several images where one is small."""
     rows, columns = problem.output
     _, tile_rows, tile_columns, _ = config.output_tile
     while tile_rows >= rows and tile_columns >= columns:
         images, blocks, strips = config.tile
         more = replace(config, tile=(2 * images, blocks, strips))
-        if not fits(more) or more.units > MOST_UNITS or more.tile[0] > problem.batch:
+        if not fits(more, reserved) or more.units > MOST_UNITS or more.tile[0] > problem.batch:
             break
         config = more
     return config
