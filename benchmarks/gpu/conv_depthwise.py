@@ -3,9 +3,10 @@
     python3 benchmarks/gpu/conv_depthwise.py --seconds 85
 
 The shapes are `conv.depthwise` of benchmarks/shapes.toml, in bf16 of normal numbers, NHWC, alone
-and with a tail: bias and SiLU, or a folded normalisation, ReLU and a residual. Each side is checked
-against f64 on one image, then timed as CUDA graphs over rotating buffers. `--tune` builds other
-configurations of ours, on all processors, and times the fastest two beside the chosen one.
+and with a tail: bias and SiLU; a folded normalisation, ReLU and a residual; or bias and a layer
+normalisation over all channels (7 × 7 only, as in ConvNeXt). Each side is checked against f64 on
+one image, then timed as CUDA graphs over rotating buffers. `--tune` builds other configurations of
+ours, on all processors, and times the fastest two beside the chosen one.
 """
 
 from __future__ import annotations
@@ -26,12 +27,16 @@ from shapes import SHAPES_FILE, buffer_sets
 import kdsl_core as kd
 from kdsl_core.errors import KdslError
 from kdsl_fuse.kernels import conv_depthwise_space as space
+from kdsl_fuse.kernels import conv_depthwise_norm_plan as norm_plan
+from kdsl_fuse.kernels.conv_depthwise_norm import Normalised
+from kdsl_fuse.kernels.conv_depthwise_norm_plan import NormalisedPlan, affine, biased
 from kdsl_fuse.kernels.conv_depthwise_plan import DepthwisePlan, DirectPlan, choose
 from kdsl_fuse.kernels.conv_depthwise_sm90 import KERNELS, identity
 from kdsl_fuse.kernels.conv_problem import ConvProblem
 
-Plan = DepthwisePlan | DirectPlan
+Plan = DepthwisePlan | DirectPlan | NormalisedPlan
 TARGET = "sm_90a"
+EPSILON = 1e-6
 
 
 def biased_silu(acc: Any, bias: Any) -> Any:
@@ -50,6 +55,7 @@ TAILS: dict[str, tuple[Callable[..., Any], int, int]] = {  # channel extras, ful
     "alone": (identity, 0, 0),
     "bias+silu": (biased_silu, 1, 0),
     "bn+relu+residual": (normalised_relu, 2, 1),
+    "layer_norm": (Normalised(biased, 1, affine, EPSILON), 3, 0),
 }
 
 
@@ -116,6 +122,8 @@ def torchs(case: Case) -> Callable[..., Any]:
             return functional.silu(y + extras[0])
         if case.tail == "alone":
             return y
+        if case.tail == "layer_norm":
+            return functional.layer_norm(y + extras[0], (p.filters,), *extras[1:], EPSILON)
         return torch.relu(y * extras[0] + extras[1] + extras[2])
 
     return program
@@ -123,6 +131,9 @@ def torchs(case: Case) -> Callable[..., Any]:
 
 def plans_of(case: Case, tune: int) -> list[Plan]:
     """The chosen plan, and some others."""
+    if case.tail == "layer_norm":
+        plan = norm_plan.choose(case.problem)
+        return [] if plan is None else [plan]
     first = choose(case.problem, kd.bf16, target=TARGET, extras=TAILS[case.tail][2])
     others = space.candidates(case.problem) if tune else []
     others = random.Random(0).sample(others, min(tune, len(others)))
@@ -142,8 +153,10 @@ def build(job: tuple[Case, Plan]) -> None:
     given += [kd.spec("bf16", result, strides=(0, 0, 0, 1), align=16)] * channelwise
     given += [kd.spec("bf16", result, align=16)] * full
     kernel, c = KERNELS[plan.config.blocks_per_sm], plan.config
+    blocks = getattr(plan, "cluster", 1)
+    options = {"block": c.threads, "cluster": (blocks, 1, 1) if blocks > 1 else None}
     try:
-        kernel.cubin(*given, target=TARGET, block=c.threads, epilogue=epilogue, config=c)
+        kernel.cubin(*given, target=TARGET, **options, epilogue=epilogue, config=c)
     except KdslError:
         return  # the launch says so again
 
@@ -205,6 +218,7 @@ def main() -> None:
     rows = tomllib.loads(SHAPES_FILE.read_text())["conv"]["depthwise"]
     numbers = options.cases or range(len(rows))
     cases = [Case.of(rows[i], tail) for tail in options.tails for i in numbers]
+    cases = [c for c in cases if c.tail != "layer_norm" or c.problem.kernel == (7, 7)]
     jobs = [(case, plan) for case in cases for plan in plans_of(case, options.tune)]
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(build, jobs))

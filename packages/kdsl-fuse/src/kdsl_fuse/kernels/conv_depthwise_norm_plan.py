@@ -20,6 +20,7 @@ from kdsl_fuse.kernels.conv_problem import ConvProblem
 
 # blocks that share the channels of a pixel ↦ how many such clusters run at a time on an H200
 _CLUSTERS = {1: 132, 2: 64, 4: 28, 8: 13}
+_MOMENTS = 24  # registers, about
 _SLABS = (4, 3, 2, 1)  # of 32 channels, most first
 
 
@@ -83,7 +84,7 @@ def choose(problem: ConvProblem) -> NormalisedPlan | None:
                 tile=(1, 1, 1),
             )  # fmt: skip
             found = space.fitted(p, config, _moment_bytes(config, parts))
-            if found is not None and space.registers(found) <= space.allowed(found):
+            if found is not None and space.registers(found) + _MOMENTS <= space.allowed(found):
                 return NormalisedPlan(p, found)
     return None
 
@@ -124,7 +125,7 @@ def conv_depthwise_norm(
     Shapes: x (batch, height, width, channels), w (channels, R, S, 1), out like the convolution's
     result; bias, scale and shift (channels). f16 or bf16, on Hopper and newer.
     Memory: `out` is new where none is given. Starts and strides are multiples of 16 bytes.
-    Raises: ArgumentError K998 where `refusal` has a reason, K977 and K978 as `conv_depthwise`.
+    Raises: ArgumentError K999 where `refusal` has a reason, K977 and K978 as `conv_depthwise`.
     """
     problem = plain.problem_of(x, w, *(plain.pair(n) for n in (stride, padding, dilation)))
     dtype = facts_of(x, "x").dtype
@@ -137,7 +138,7 @@ def conv_depthwise_norm(
     if reason is not None:
         raise kd.ArgumentError(
             f"a convolution and its normalisation do not share a kernel: {reason}",
-            code="K998",
+            code="K999",
             fix="call conv_depthwise, and normalise its result",
         )
     extras = [plain.broadcast(e, shape) for e in (bias, scale, shift) if e is not None]
