@@ -1,17 +1,20 @@
-"""Depthwise convolutions against cuDNN (PyTorch, channels last), side by side.
+"""Depthwise convolutions against PyTorch (cuDNN, channels last, and torch.compile), by turns.
 
     python3 benchmarks/gpu/conv_depthwise.py --seconds 85
 
-The shapes are `conv.depthwise` of benchmarks/shapes.toml, in bf16 of normal numbers, NHWC. Each
-side is checked against f64 on one image, then timed as CUDA graphs over rotating buffers. `--tune`
-tries other configurations of ours, and times the fastest beside the chosen one.
+The shapes are `conv.depthwise` of benchmarks/shapes.toml, in bf16 of normal numbers, NHWC, alone
+and with a tail: bias and SiLU; a folded normalisation, ReLU and a residual; or bias and a layer
+normalisation over all channels (7 × 7 only, as in ConvNeXt). Each side is checked against f64 on
+one image, then timed as CUDA graphs over rotating buffers. `--tune` builds other configurations of
+ours, on all processors, and times the fastest two beside the chosen one.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
-import time
+import random
 import tomllib
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -22,157 +25,208 @@ from typing import Any
 from shapes import SHAPES_FILE, buffer_sets
 
 import kdsl_core as kd
-from kdsl_fuse.kernels.conv_depthwise_config import DepthwiseConfig
-from kdsl_fuse.kernels.conv_depthwise_plan import DepthwisePlan
-from kdsl_fuse.kernels.conv_depthwise_space import fitted
+from kdsl_core.errors import KdslError
+from kdsl_fuse.kernels import conv_depthwise_space as space
+from kdsl_fuse.kernels import conv_depthwise_norm_plan as norm_plan
+from kdsl_fuse.kernels.conv_depthwise_norm import Normalised
+from kdsl_fuse.kernels.conv_depthwise_norm_plan import NormalisedPlan, affine, biased
+from kdsl_fuse.kernels.conv_depthwise_plan import DepthwisePlan, DirectPlan, choose
 from kdsl_fuse.kernels.conv_depthwise_sm90 import KERNELS, identity
 from kdsl_fuse.kernels.conv_problem import ConvProblem
 
-SHAPES = [[256,112,112,32,32,3,1,32],[256,56,56,144,144,3,2,144],[256,28,28,240,240,5,2,240],[256,14,14,672,672,5,1,672],[256,7,7,1152,1152,3,1,1152],[128,56,56,96,96,7,1,96],[128,28,28,192,192,7,1,192],[128,14,14,384,384,7,1,384],[16,512,512,64,64,3,1,64]]
+Plan = DepthwisePlan | DirectPlan | NormalisedPlan
+TARGET = "sm_90a"
+EPSILON = 1e-6
+
+
+def biased_silu(acc: Any, bias: Any) -> Any:
+    """(x + bias) · sigmoid(x + bias)."""
+    x = acc + bias.to(kd.f32)
+    return x * kd.sigmoid(x, approx=True)
+
+
+def normalised_relu(acc: Any, scale: Any, shift: Any, residual: Any) -> Any:
+    """max(x · scale + shift + residual, 0)."""
+    x = kd.fma(acc, scale.to(kd.f32), shift.to(kd.f32))
+    return kd.maximum(x + residual.to(kd.f32), 0.0)
+
+
+TAILS: dict[str, tuple[Callable[..., Any], int, int]] = {  # channel extras, full extras
+    "alone": (identity, 0, 0),
+    "bias+silu": (biased_silu, 1, 0),
+    "bn+relu+residual": (normalised_relu, 2, 1),
+    "layer_norm": (Normalised(biased, 1, affine, EPSILON), 3, 0),
+}
 
 
 @dataclass(frozen=True)
 class Case:
-    """One convolution."""
+    """One convolution with its tail."""
 
     problem: ConvProblem
+    tail: str
 
     @classmethod
-    def of(cls, row: list[int]) -> Case:
+    def of(cls, row: list[int], tail: str) -> Case:
         """From [N, H, W, Cin, Cout, R, stride, groups]; padding R // 2."""
-        n, h, w, c, k, r, stride, groups = row
-        return cls(
-            ConvProblem(n, h, w, c, k, (r, r), (stride,) * 2, (r // 2,) * 2, groups=groups)
-        )
+        n, h, w, c, k, r, step, groups = row
+        half = (r // 2, r // 2)
+        return cls(ConvProblem(n, h, w, c, k, (r, r), (step, step), half, groups=groups), tail)
 
     @property
     def name(self) -> str:
         """One of a kind."""
-        p = self.problem
-        return f"n{p.batch} {p.height}x{p.width} c{p.channels} {p.kernel[0]}x{p.kernel[1]} s{p.stride[0]}"
+        p, tail = self.problem, "" if self.tail == "alone" else f" {self.tail}"
+        return f"n{p.batch} {p.height}x{p.width} c{p.channels} k{p.kernel[0]} s{p.stride[0]}{tail}"
+
+    @property
+    def bytes(self) -> int:
+        """Of all operands and the result, in bf16."""
+        p, (_, channelwise, full) = self.problem, TAILS[self.tail]
+        rows, columns = p.output
+        extras = p.filters * (channelwise + full * p.batch * rows * columns)
+        return p.moved_bytes(2) + 2 * extras
 
 
 class Set:
     """One set of buffers."""
 
-    def __init__(self, p: ConvProblem) -> None:
+    def __init__(self, case: Case) -> None:
         import torch
 
         def normal(*shape: int) -> torch.Tensor:
             return torch.randn(shape, device="cuda").to(torch.bfloat16)
 
-        self.x = normal(p.batch, p.height, p.width, p.channels)
-        self.w = normal(p.filters, *p.kernel, 1)
-        self.out = torch.empty(
-            (p.batch, *p.output, p.filters), device="cuda", dtype=torch.bfloat16
+        p, (_, channelwise, full) = case.problem, TAILS[case.tail]
+        shape = (p.batch, *p.output, p.filters)
+        self.x, self.w = normal(p.batch, p.height, p.width, p.channels), normal(
+            p.filters, *p.kernel, 1
         )
+        self.out = torch.empty(shape, device="cuda", dtype=torch.bfloat16)
+        self.extras = [normal(p.filters) for _ in range(channelwise)]
+        self.extras += [normal(*shape) for _ in range(full)]
 
 
-def conv(p: ConvProblem, x: Any, w: Any) -> Any:
-    """PyTorch's convolution of NHWC images."""
+def torchs(case: Case) -> Callable[..., Any]:
+    """PyTorch's program of x, w and extras, NHWC."""
     import torch
+    from torch.nn import functional
 
-    y = torch.nn.functional.conv2d(
-        x.permute(0, 3, 1, 2), w.permute(0, 3, 1, 2), None, p.stride, p.padding, p.dilation, p.groups
-    )
-    return y.permute(0, 2, 3, 1)
+    p = case.problem
 
+    def program(x: Any, w: Any, *extras: Any) -> Any:
+        x, w = x.permute(0, 3, 1, 2), w.permute(0, 3, 1, 2)
+        y = functional.conv2d(x, w, None, p.stride, p.padding, p.dilation, p.groups)
+        y = y.permute(0, 2, 3, 1)
+        if case.tail == "bias+silu":
+            return functional.silu(y + extras[0])
+        if case.tail == "alone":
+            return y
+        if case.tail == "layer_norm":
+            return functional.layer_norm(y + extras[0], (p.filters,), *extras[1:], EPSILON)
+        return torch.relu(y * extras[0] + extras[1] + extras[2])
 
-def variants(p: ConvProblem) -> list[DepthwisePlan]:
-    taps = p.kernel[1]
-    height = p.output[0]
-    rows = next((r for r in (8, 7) if height % r == 0), 8)
-    shapes = [(32, 2, 1, 2), (32, 2, 2, 1), (32, 1, 3, 1), (32, 1, 2, 2), (64, 1, 2, 1), (32, 3, 1, 2), (32, 1, 4, 1), (32, 2, 1, 2, 2), (32, 1, 3, 1, 2)]
-    products = {3: (0,), 5: (0, 2, 4), 7: (4, 6, 2, 8)}[taps]
-    found = []
-    def add(channels, teams, blocks, stages, rows, product, buffers=1):
-        c = DepthwiseConfig(p.kernel, p.stride, p.padding, p.dilation, channels=channels, rows=rows, teams=teams, stages=stages, products=product, buffers=buffers, blocks_per_sm=blocks)
-        c = fitted(p, c)
-        if c is not None:
-            plan = DepthwisePlan(p, c)
-            if str(plan) not in map(str, found):
-                found.append(plan)
-    for shape in shapes:
-        add(*shape[:4], rows, products[0], *shape[4:])
-    for product in products[1:]:
-        add(32, 2, 1, 2, rows, product)
-        add(32, 1, 3, 1, rows, product)
-    for r in (4, 6):
-        add(32, 2, 1, 2, r, products[0])
-        add(32, 1, 3, 1, r, products[0])
-    if taps == 3:
-        add(16, 4, 2, 1, rows, 0)
-        add(32, 2, 3, 1, rows, 0)
-        add(32, 2, 3, 1, 4, 0)
-        add(32, 1, 6, 1, 4, 0)
-        add(64, 1, 3, 1, 4, 0)
-    return found
+    return program
 
 
-def build(job: tuple[DepthwisePlan]) -> str:
-    plan = job
-    p, c = plan.problem, plan.config
-    sp = lambda *s: kd.spec("bf16", s, align=16)
+def plans_of(case: Case, tune: int) -> list[Plan]:
+    """The chosen plan, and some others."""
+    if case.tail == "layer_norm":
+        plan = norm_plan.choose(case.problem)
+        return [] if plan is None else [plan]
+    first = choose(case.problem, kd.bf16, target=TARGET, extras=TAILS[case.tail][2])
+    others = space.candidates(case.problem) if tune else []
+    others = random.Random(0).sample(others, min(tune, len(others)))
+    plans = {str(plan): plan for plan in (first, *(DepthwisePlan(case.problem, c) for c in others))}
+    return list(plans.values())
+
+
+def build(job: tuple[Case, Plan]) -> None:
+    """Put a plan's machine code into the cache, so that the first launch finds it."""
+    (case, plan), p = job, job[0].problem
+    epilogue, channelwise, full = TAILS[case.tail]
+    if isinstance(plan, DirectPlan):
+        return
+    result = (p.batch, *p.output, p.filters)
+    arrays = [(p.batch, p.height, p.width, p.channels), (p.channels, plan.config.taps), result]
+    given = [kd.spec("bf16", shape, align=16) for shape in arrays]
+    given += [kd.spec("bf16", result, strides=(0, 0, 0, 1), align=16)] * channelwise
+    given += [kd.spec("bf16", result, align=16)] * full
+    kernel, c = KERNELS[plan.config.blocks_per_sm], plan.config
+    blocks = getattr(plan, "cluster", 1)
+    options = {"block": c.threads, "cluster": (blocks, 1, 1) if blocks > 1 else None}
     try:
-        KERNELS[c.blocks_per_sm].cubin(
-            sp(p.batch, p.height, p.width, p.channels), sp(p.channels, c.taps),
-            sp(p.batch, *p.output, p.filters), target="sm_90a", block=c.threads,
-            epilogue=identity, config=c)
-    except Exception as e:
-        return f"{type(e).__name__} {e}"[:200]
-    return ""
+        kernel.cubin(*given, target=TARGET, **options, epilogue=epilogue, config=c)
+    except KdslError:
+        return  # the launch says so again
+
+
+def ours(case: Case, plan: Plan) -> Callable[[Set], Any]:
+    """A launch of a plan."""
+    shape = (case.problem.batch, *case.problem.output, case.problem.filters)
+
+    def launch(s: Set) -> Any:
+        extras = [x.expand(shape) for x in s.extras]
+        plan.run(s.x, s.w, s.out, *extras, epilogue=TAILS[case.tail][0])
+        return s.out
+
+    return launch
 
 
 def measure(case: Case, options: argparse.Namespace) -> Any:
-    import torch
+    """All that is known of a case after measuring it."""
     import timing
+    import torch
     from sides import Sides
 
-    p = case.problem
-    size = p.moved_bytes(2)
-    sets = [Set(p) for _ in range(buffer_sets(size))]
-    first = sets[0]
-    exact = conv(p, first.x[-1:].double(), first.w.double())
+    first, program = Set(case), torchs(case)
+    sets = [first, *(Set(case) for _ in range(buffer_sets(case.bytes) - 1))]
+    one = [x[-1:] if x.dim() == 4 else x for x in first.extras]
+    exact = program(first.x[-1:].double(), first.w.double(), *(x.double() for x in one))
     sides = Sides(sets, exact, lambda y: y[-1:], lambda s: (s.out,))
-    sides.add("torch cuDNN", lambda s: conv(p, s.x, s.w))
-    plans = variants(p)
-
-    def ours(plan: DepthwisePlan) -> Callable[[Set], Any]:
-        def launch(s: Set) -> Any:
-            plan.run(s.x, s.w, s.out)
-            return s.out
-        return launch
-
+    sides.add("torch", lambda s: program(s.x, s.w, *s.extras))
+    if options.compile and case.tail != "alone":
+        compiled = torch.compile(program, dynamic=False)
+        sides.add("torch.compile", lambda s: compiled(s.x, s.w, *s.extras))
+    plans = plans_of(case, options.tune)
     for plan in plans:
-        sides.add(f"kdsl {plan}", ours(plan))
-    quick = {n: timing.quick(l, len(sets)) for n, l in sides.launches.items() if n.startswith("kdsl")}
-    ordered = sorted(quick, key=quick.__getitem__)
-    for n in ordered:
-        print(f"    {n:44} {1e6*quick[n]:8.1f} us {1e-12*size/quick[n]:5.2f} TB/s")
-    names = ["torch cuDNN", *ordered[:2]]
-    return {"name": case.name, "flops": p.flops, "bytes": size, "chosen": ordered[0] if ordered else "", "quick": quick, **sides.timed(names, options.seconds_per_shape)}
+        sides.add(f"kdsl {plan}", ours(case, plan))
+    chosen = f"kdsl {plans[0]}"
+    names = [n for n in sides.launches if n.startswith("torch") or n == chosen]
+    quick = {name: timing.quick(launch, len(sets)) for name, launch in sides.launches.items()}
+    for n in sorted(quick, key=quick.__getitem__):
+        print(f"   {1e6 * quick[n]:7.1f} {n}")
+    names += [n for n in sorted(quick, key=quick.__getitem__) if n.startswith("kdsl")][:2]
+    return {
+        "name": case.name, "flops": case.problem.flops, "bytes": case.bytes, "chosen": chosen,
+        "quick": quick,
+        **sides.timed(names, options.seconds_per_shape),
+    }  # fmt: skip
 
 
 def main() -> None:
+    """Measure, tell each case as it comes, then the table; keep all in $OUT/conv_depthwise.json."""
     words = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    words.add_argument("--cases", nargs="+", type=int)
-    words.add_argument("--seconds-per-shape", type=float, default=0.4)
-    words.add_argument("--seconds", type=float, default=85.0)
-    words.add_argument("--dry", action="store_true")
+    words.add_argument("--cases", nargs="+", type=int, help="numbers of shapes, in this order")
+    words.add_argument("--tails", nargs="+", choices=TAILS, default=list(TAILS))
+    words.add_argument("--tune", type=int, default=0, help="try so many other configurations")
+    words.add_argument("--compile", action="store_true", help="torch.compile, too")
+    words.add_argument("--build-only", action="store_true", help="on a machine without a GPU")
+    words.add_argument("--seconds-per-shape", type=float, default=0.5)
+    words.add_argument("--seconds", type=float, default=85.0, help="no shape is begun behind it")
     options = words.parse_args()
-    cases = [Case.of(SHAPES[i]) for i in options.cases or range(len(SHAPES))]
-    begun = time.monotonic()
-    jobs = [plan for case in cases for plan in variants(case.problem)]
-    with ProcessPoolExecutor(max(2, (os.cpu_count() or 2) - 1)) as pool:
-        results = list(pool.map(build, jobs))
-    for job, result in zip(jobs, results, strict=True):
-        if result or options.dry:
-            print(job, result or "ok")
-    print(f"{len(jobs)} built in {time.monotonic() - begun:.1f} s", flush=True)
-    if options.dry:
+    rows = tomllib.loads(SHAPES_FILE.read_text())["conv"]["depthwise"]
+    numbers = options.cases or range(len(rows))
+    cases = [Case.of(rows[i], tail) for tail in options.tails for i in numbers]
+    cases = [c for c in cases if c.tail != "layer_norm" or c.problem.kernel == (7, 7)]
+    jobs = [(case, plan) for case in cases for plan in plans_of(case, options.tune)]
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(build, jobs))
+    if options.build_only:
         return
-    import torch
+    import torch  # behind the processes, which must not share its driver
     from sides import run
+
     torch.backends.cudnn.benchmark = True
     run(cases, partial(measure, options=options), options.seconds, "conv_depthwise")
 

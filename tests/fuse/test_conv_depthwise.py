@@ -149,7 +149,7 @@ def test_portable_windows(name: str, dtype: Any) -> None:
 
 
 TILES = {
-    "one strip": {"tile": (1, 1, 1), "rows": 3},
+    "one strip": {"tile": (1, 1, 1), "rows": 3, "teams": 1},
     "rows of two strips": {"tile": (1, 3, 1), "rows": 3},
     "odd strips": {"tile": (1, 1, 3), "rows": 2},
     "images": {"tile": (2, 3, 2), "rows": 4},
@@ -157,7 +157,7 @@ TILES = {
     "16 channels": {"channels": 16},
     "64 channels": {"channels": 64},
     "three teams": {"teams": 3, "tile": (1, 3, 3), "rows": 2},
-    "three stages": {"stages": 3, "tile": (1, 1, 1)},
+    "three stages": {"stages": 3, "tile": (1, 1, 1), "teams": 1},
     "two buffers": {"buffers": 2, "tile": (1, 3, 3), "rows": 2},
     "two buffers, three teams": {"buffers": 2, "teams": 3, "tile": (1, 3, 3), "rows": 2},
 }

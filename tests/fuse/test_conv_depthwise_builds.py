@@ -83,7 +83,7 @@ def assert_clean(found: Any) -> None:
 @pytest.mark.parametrize("tail", TAILS)
 def test_hopper(name: str, tail: str) -> None:
     """What is chosen on sm_90a."""
-    plan = choose(PROBLEMS[name], kd.bf16)
+    plan = choose(PROBLEMS[name], kd.bf16, extras=TAILS[tail][2])
     assert isinstance(plan, DepthwisePlan)
     assert_clean(report(plan, "bf16", tail, "sm_90a"))
 

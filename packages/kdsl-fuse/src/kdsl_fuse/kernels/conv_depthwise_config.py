@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import kdsl_core as kd
 
@@ -23,10 +24,11 @@ class DepthwiseConfig:
 
     `kernel`, `stride` and `dilation` are the convolution's, along height and width. A warp
     computes `rows` rows of two strips of eight pixels at a time, for eight channels. A tile is
-    (images, blocks of `rows` rows, strips) of `channels` channels, which the `channels` / 8 warps
-    of each of `teams` teams share. Tiles come through `stages` of shared memory, results leave
+    (images, blocks of `rows` rows, strips) of `slabs` times `channels` channels, one warp of each of
+    `teams` teams for eight of them. Tiles come through `stages` of shared memory, results leave
     through `buffers` of it. The taps of the first `products` columns are multiplied by tensor
-    cores, two at a time, the others by ordinary instructions.
+    cores, two at a time, the others by ordinary instructions. Rows of the input are taken one at a
+    time, or two `together` that reach different results.
     """
 
     kernel: tuple[int, int]
@@ -36,11 +38,12 @@ class DepthwiseConfig:
     channels: int = 32
     rows: int = 8
     tile: tuple[int, int, int] = (1, 1, 2)
-    teams: int = 2
+    teams: int = 1
     stages: int = 2
     buffers: int = 1
     products: int = 0
     together: int = 1
+    slabs: int = 1
     blocks_per_sm: int = 1
 
     def __post_init__(self) -> None:
@@ -68,9 +71,14 @@ class DepthwiseConfig:
             )
 
     @property
+    def tile_channels(self) -> int:
+        """Channels of a tile."""
+        return self.channels * self.slabs
+
+    @property
     def groups(self) -> int:
         """Warps of a team."""
-        return self.channels // LANE_CHANNELS
+        return self.tile_channels // LANE_CHANNELS
 
     @property
     def warps(self) -> int:
@@ -107,41 +115,56 @@ class DepthwiseConfig:
         images, blocks, strips = self.tile
         rows = _reach(blocks * self.rows, self.kernel[0], self.stride[0], self.dilation[0])
         columns = _reach(strips * STRIP, self.kernel[1], self.stride[1], self.dilation[1])
-        return images, rows, -(-columns // STRIP) * STRIP, self.channels
+        return images, rows, -(-columns // STRIP) * STRIP, self.tile_channels
 
     @property
     def output_tile(self) -> tuple[int, int, int, int]:
         """Images, rows, columns and channels that a tile writes."""
         images, blocks, strips = self.tile
-        return images, blocks * self.rows, strips * STRIP, self.channels
+        return images, blocks * self.rows, strips * STRIP, self.tile_channels
 
     @property
     def shared_bytes(self) -> int:
         """Shared memory of a block of 16-bit elements, barriers and gaps included."""
-        row = self.rows * STRIP * self.channels
-        elements = math.prod(self.input_tile) * self.stages + 2 * row * self.buffers * self.teams
-        return 2 * (elements + self.channels * self.taps) + 2048
+        results = 2 * self.rows * STRIP * self.tile_channels * self.buffers * self.teams
+        elements = math.prod(self.input_tile) * self.stages + results
+        return 2 * (elements + self.tile_channels * self.taps) + 2048
 
     @property
     def swizzle(self) -> kd.Swizzle:
         """The swizzle of pixels, which keeps 8 neighbours of one matrix in different banks."""
         return kd.Swizzle(WIDTHS.index(self.channels) + 1, 3, 3)
 
+    @property
+    def panels(self) -> tuple[int, int]:
+        """Elements of a slab of the input tile, and of one of the results of a strip."""
+        images, rows, columns, _ = self.input_tile
+        return images * rows * columns * self.channels, self.rows * STRIP * self.channels
+
     def input_layout(self) -> kd.ComposedLayout:
         """The stages of the input, (image, row, column, channel, stage)."""
-        images, rows, columns, channels = self.input_tile
-        row = columns * channels
-        strides = (rows * row, row, channels, 1, images * rows * row)
-        inner = kd.Layout((images, rows, columns, channels, self.stages), strides)
-        return kd.ComposedLayout(self.swizzle, 0, inner)
+        images, rows, columns, _ = self.input_tile
+        panel, row = self.panels[0], columns * self.channels
+        shape = (images, rows, columns, (self.channels, self.slabs), self.stages)
+        strides = (rows * row, row, self.channels, (1, panel), panel * self.slabs)
+        return kd.ComposedLayout(self.swizzle, 0, kd.Layout(shape, strides))
 
     def output_layout(self) -> kd.ComposedLayout:
         """Results on their way out, (image, row, column, channel, half, buffer, team)."""
-        row = STRIP * self.channels
-        half = self.rows * row
-        shape = (1, self.rows, STRIP, self.channels, 2, self.buffers, self.teams)
-        strides = (half, row, self.channels, 1, half, 2 * half, 2 * half * self.buffers)
+        panel, row = self.panels[1], STRIP * self.channels
+        half = panel * self.slabs
+        shape = (
+            1, self.rows, STRIP, (self.channels, self.slabs), 2, self.buffers, self.teams
+        )  # fmt: skip
+        strides = (half, row, self.channels, (1, panel), half, 2 * half, 2 * half * self.buffers)
         return kd.ComposedLayout(self.swizzle, 0, kd.Layout(shape, strides))
+
+    def place(self, group: Any, panel: int) -> tuple[Any, Any]:
+        """Where the channels of a warp begin: in a pixel of its slab, and where that begins."""
+        if self.slabs == 1:
+            return group * LANE_CHANNELS, 0
+        warps = self.channels // LANE_CHANNELS
+        return group % warps * LANE_CHANNELS, group // warps * panel
 
 
 def _reach(outputs: int, taps: int, stride: int, dilation: int) -> int:

@@ -44,10 +44,9 @@ class DepthwisePlan:
 
     def __str__(self) -> str:
         c = self.config
-        tile = "x".join(map(str, (*c.tile, c.channels)))
-        return (
-            f"{tile} r{c.rows} t{c.teams} s{c.stages}+{c.buffers} b{c.blocks_per_sm} p{c.products}"
-        )
+        words = ["x".join(map(str, (*c.tile, c.tile_channels))), f"r{c.rows}x{c.together}"]
+        words += [f"t{c.teams}", f"s{c.stages}+{c.buffers}", f"b{c.blocks_per_sm}"]
+        return " ".join([*words, f"p{c.products}"])
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -55,7 +54,7 @@ class DepthwisePlan:
         p, c = self.problem, self.config
         extents = zip((p.batch, *p.output), c.output_tile[:3], strict=True)
         tiles = math.prod(-(-size // extent) for size, extent in extents)
-        parts = -(-p.channels // c.channels)
+        parts = -(-p.channels // c.tile_channels)
         room = self.multiprocessors * c.blocks_per_sm // parts
         return parts, max(1, min(tiles, room))
 
@@ -137,15 +136,18 @@ def choose(
     *,
     target: str = "sm_90a",
     width: int | None = None,
+    extras: int = 0,
     multiprocessors: int = MULTIPROCESSORS,
 ) -> DepthwisePlan | DirectPlan:
-    """The plan for these sizes. With `width`, the portable kernel, whose arrays allow no more.
+    """The plan for these sizes, and a tail with `extras` as large as the result.
+
+    With `width`, the portable kernel, whose accesses may have no more elements.
 
     Raises: ArgumentError K977, K978.
     """
     check(problem, dtype)
     if width is None and refusal(problem, dtype, target) is None:
-        config = space.first(problem)
+        config = space.first(problem, extras) or space.first(problem)
         assert config is not None
         return DepthwisePlan(problem, config, multiprocessors)
     most = math.gcd(problem.filters, problem.channels, 16 // dtype.bytes)
@@ -159,10 +161,8 @@ def portable(problem: ConvProblem, width: int, target: str) -> DirectConfig:
     taps = p.kernel[0] * p.kernel[1]
     outputs = (1, 8) if p.kernel[0] == 1 else (8, 1) if p.kernel[1] == 1 else (2, 4)
     if taps > 25:
-        outputs = (min(outputs[0], 4), min(outputs[1], 4))
-        width = min(width, 2)
-    if taps > 49:
         outputs = (1, 4) if p.kernel[1] > 1 else (4, 1)
+        width = min(width, 2 if taps <= 49 else 1)
     width = math.gcd(width, 4)
     lanes = 32
     while lanes > 1 and (
@@ -212,22 +212,28 @@ def conv_depthwise(
     Memory: `out` is new where none is given.
     Raises: ArgumentError K977, K978.
     """
-    pairs = [_pair(value) for value in (stride, padding, dilation)]
+    pairs = [pair(value) for value in (stride, padding, dilation)]
     problem = problem_of(x, w, *pairs)
     shape = (problem.batch, *problem.output, problem.filters)
-    if out is None:
-        out = arrays.empty(shape, facts_of(x, "x").dtype, x)
-    elif tuple(facts_of(out, "out").shape) != shape:
-        raise _unfit(f"out is to have the shape {shape}, got {tuple(facts_of(out, 'out').shape)}")
+    out = result(out, shape, x)
     if bias is not None:
         extras, epilogue = (bias, *extras), Biased(epilogue)
-    seen = [_broadcast(extra, shape) for extra in extras]
+    seen = [broadcast(extra, shape) for extra in extras]
     gpu = arrays.gpu_of(x)
     target = target or ("sm_90a" if gpu is None else gpu.target)
-    plan = choose(
-        problem, facts_of(x, "x").dtype, target=target, width=access_width(x, w, out, seen)
-    )
+    full = sum(any(facts_of(extra, "extra").strides[:3]) for extra in seen)
+    options = {"target": target, "width": access_width(x, w, out, seen), "extras": full}
+    plan = choose(problem, facts_of(x, "x").dtype, **options)
     plan.run(x, w, out, *seen, epilogue=epilogue)
+    return out
+
+
+def result(out: Any, shape: tuple[int, ...], x: Any) -> Any:
+    """The array for results, or a new one."""
+    if out is None:
+        return arrays.empty(shape, facts_of(x, "x").dtype, x)
+    if tuple(facts_of(out, "out").shape) != shape:
+        raise _unfit(f"out is to have the shape {shape}, got {tuple(facts_of(out, 'out').shape)}")
     return out
 
 
@@ -301,7 +307,8 @@ def reshaped(array: Any, shape: tuple[int, ...]) -> Any:
     return arrays.view(array, found)
 
 
-def _broadcast(extra: Any, shape: tuple[int, ...]) -> Any:
+def broadcast(extra: Any, shape: tuple[int, ...]) -> Any:
+    """A bias or another extra as a view of the result's shape."""
     facts = facts_of(extra, "extra")
     own = tuple(facts.shape)
     own = (1,) * (4 - len(own)) + own
@@ -310,7 +317,8 @@ def _broadcast(extra: Any, shape: tuple[int, ...]) -> Any:
     return arrays.view(extra, Strided(tuple(facts.shape), tuple(facts.strides)).broadcast(shape))
 
 
-def _pair(value: int | tuple[int, int]) -> tuple[int, int]:
+def pair(value: int | tuple[int, int]) -> tuple[int, int]:
+    """One number for height and width, or one for each."""
     return (value, value) if isinstance(value, int) else (int(value[0]), int(value[1]))
 
 

@@ -20,6 +20,7 @@ from kdsl_fuse.kernels.conv_depthwise_config import (
     STRIP,
     WARP,
 )
+from kdsl_fuse.kernels.conv_depthwise_norm import Moments, Normalised
 from kdsl_fuse.kernels.conv_depthwise_window import steps
 from kdsl_fuse.kernels.vectors import neighbours
 
@@ -42,8 +43,13 @@ def conv_depthwise_sm90(
         block.load.prefetch()
         for barrier in (block.arrived, block.emptied, block.weighed):
             barrier.init()
+        for stage in range(config.stages):
+            block.released[stage] = 0
         kd.fence_mbarrier_init()
-    kd.sync_threads()
+    if kd.cluster_dim() == (1, 1, 1):
+        kd.sync_threads()
+    else:
+        kd.cluster_sync()
     kd.wait_for_dependencies()
     kd.launch_dependents()
     warp = kd.warp_uniform(kd.warp_idx())
@@ -67,14 +73,15 @@ class Block:
         self.config, self.weights, self.y = config, W, Y
         self.input = kd.smem(X.dtype, config.input_layout(), name="input")
         self.output = kd.smem(X.dtype, config.output_layout(), name="output")
-        self.taps = kd.smem(X.dtype, config.channels * config.taps, name="weights")
+        self.taps = kd.smem(X.dtype, config.tile_channels * config.taps, name="weights")
         self.load = kd.tma_load(X, self.input[..., 0], config.input_tile)
         out = self.output[..., 0, 0, 0]
-        self.store = kd.tma_store(Y, out, (1, config.rows, STRIP, config.channels))
+        self.store = kd.tma_store(Y, out, (1, config.rows, STRIP, config.tile_channels))
         self.arrived = kd.mbarrier(1, config.stages, name="arrived")
         self.emptied = kd.mbarrier(config.warps, config.stages, name="emptied")
+        self.released = kd.smem(kd.i32, config.stages, name="released")
         self.weighed = kd.mbarrier(name="weighed")
-        self.channel = kd.block_idx()[0] * config.channels
+        self.channel = kd.block_idx()[0] * config.tile_channels
         self.first, self.step = kd.block_idx()[1], kd.grid_dim()[1]
         self.counts = [
             kd.ceil_div(size, extent)
@@ -102,10 +109,10 @@ def begin(block):
     """One thread brings the weights and the first tiles."""
     c = block.config
     if kd.elect_one():
-        there = kd.minimum(block.weights.shape[0] - block.channel, c.channels)
+        there = kd.minimum(block.weights.shape[0] - block.channel, c.tile_channels)
         count = (there * c.taps).assume_divisible(LANE_CHANNELS)
         block.weighed.arrive_expect(count * block.weights.dtype.bytes)
-        of_tile = kd.Layout(c.channels * c.taps)
+        of_tile = kd.Layout(c.tile_channels * c.taps)
         source = block.weights.with_layout(of_tile, block.channel * c.taps)
         kd.bulk_load(source, block.taps, count, block.weighed)
         for turn in range(c.stages):
@@ -128,17 +135,22 @@ def bring(block, turn):
 
 
 @kd.func
-def refill(block, turn):
-    """Bring the tile that takes the place of tile `turn` once all warps have read that one."""
-    if kd.elect_one():
-        stage, parity = block.stage(turn)
-        block.emptied[stage].wait(parity)
+def release(block, turn):
+    """Give a tile's stage free; the last warp to do so brings the tile that takes its place.
+
+    Threads: one of each warp, behind the reads of all its lanes.
+    """
+    warps = block.config.warps
+    stage, parity = block.stage(turn)
+    block.emptied[stage].arrive()
+    if kd.atomic_add(block.released, stage, 1) % warps == warps - 1:
+        block.emptied[stage].wait(parity)  # what the others read comes before the copy
         bring(block, turn + block.config.stages)
 
 
 @kd.func
 def compute(worker):
-    """The strips of each tile; one thread brings the next tile once all have read one."""
+    """The strips of each tile."""
     block, c = worker.block, worker.block.config
     block.weighed.wait(0)
     worker.read_weights()
@@ -150,14 +162,13 @@ def compute(worker):
             fetched = worker.fetch(turn, unit)
             worker.convolve(stage, unit)
             worker.finish(turn, unit, fetched)
-            if c.stages > 1 and (worker.warp == 0) & (unit < c.teams) & (turn > 0):
-                refill(block, turn - 1)  # by now the other teams have read it
         kd.sync_warp()
-        block.emptied[stage].arrive(pred=worker.lane == 0)
-        if c.stages == 1 and worker.warp == 0:
-            refill(block, turn)
+        if worker.lane == 0:
+            release(block, turn)
     if worker.leads:
         kd.tma_store_wait(0)
+    if kd.cluster_dim() != (1, 1, 1):
+        kd.cluster_sync()  # nobody may still write to a block that has ended
 
 
 class Worker:
@@ -178,8 +189,10 @@ class Worker:
             kd.rmem(dtype, kd.Layout((4, columns)), name="pixels") for _ in range(c.together)
         ]
         self.sums = kd.rmem(kd.f32, kd.Layout((4, c.rows)), name="sums")
-        self.results = kd.rmem(kd.f32, kd.Layout(4), name="results")
         self.rounded = kd.rmem(dtype, kd.Layout((4, c.rows)), name="rounded")
+        self.moments = None
+        if isinstance(epilogue, Normalised):
+            self.moments = Moments(c, block.y.shape[3], epilogue.eps)
         self.source, self.target = flat(block.input), flat(block.output)
         self.starts = [self._start(2 * pair) for pair in range(columns // 2)]
 
@@ -190,7 +203,8 @@ class Worker:
         """
         c, lane = self.block.config, self.lane
         column = (lane % 8) * c.stride[1] + (shift + lane // 16) * c.dilation[1]
-        return c.swizzle(column * c.channels + self.group * LANE_CHANNELS)
+        inner, slab = c.place(self.group, c.panels[0])
+        return c.swizzle(column * c.channels + inner) + slab
 
     def place(self, half: Any) -> tuple[Any, Any, Any]:
         """Image, row and column of a strip's first result in the tile."""
@@ -239,15 +253,15 @@ class Worker:
     def convolve(self, stage, unit):
         """The sums of two strips."""
         c = self.block.config
-        _, rows, columns, channels = c.input_tile
+        images, rows, columns, _ = c.input_tile
         half = kd.minimum(2 * unit + self.lane // 8 % 2, c.halves - 1)
         image, row, column = self.place(half)
-        first = ((stage * c.input_tile[0] + image) * rows + row * c.stride[0]) * columns
-        first = (first + column * c.stride[1]) * channels
+        first = ((stage * c.slabs * images + image) * rows + row * c.stride[0]) * columns
+        first = (first + column * c.stride[1]) * c.channels
         self.sums.fill(0.0)
         for rows_together in steps(c):
             for held, (y, _) in zip(self.pixels, rows_together, strict=False):
-                self._load(held, first, y * columns * channels)
+                self._load(held, first, y * columns * c.channels)
             self._multiply(rows_together)
             self._add(rows_together)
 
@@ -327,16 +341,15 @@ class Worker:
         """Apply the epilogue to both strips and start their way to memory."""
         c, block = self.block.config, self.block
         places, buffer = self.places(turn, unit), self._buffer(turn, unit)
+        function, used = self.epilogue, 0
+        if self.moments is not None:
+            used = function.first
+            self._apply(function.before, range(used), fetched)
+            self.moments.normalise(self, turn * c.units + unit)
+            function = function.behind
+        self._apply(function, range(used, len(self.extras)), fetched)
         for o in range(c.rows):
-            for half in range(2):
-                for e in range(2):
-                    own = [
-                        self.fixed[i][e] if i in self.fixed else fetched[i][2 * half + e, o]
-                        for i in range(len(self.extras))
-                    ]
-                    value = self.epilogue(self.sums[2 * half + e, o], *own)
-                    self.results[2 * half + e] = kd.as_scalar(value)
-            kd.convert_fragment(self.results, self.rounded[None, o])
+            kd.convert_fragment(self.sums[None, o], self.rounded[None, o])
         if self.leads:
             kd.tma_store_wait(c.buffers - 1)
         self.barrier.sync()
@@ -352,6 +365,14 @@ class Worker:
                     )
             kd.tma_store_commit()
 
+    def _apply(self, function: Any, extras: range, fetched: dict[int, Any]) -> None:
+        """Replace all sums by a function of them and some of the extras."""
+        for o in range(self.block.config.rows):
+            for i in range(4):
+                own = [self.fixed[x][i % 2] if x in self.fixed else fetched[x][i, o]
+                       for x in extras]  # fmt: skip
+                self.sums[i, o] = kd.as_scalar(function(self.sums[i, o], *own))
+
     def _buffer(self, turn: Any, unit: Any) -> Any:
         """Which of the team's buffers takes the results of a pair of strips: they take turns."""
         c = self.block.config
@@ -364,8 +385,9 @@ class Worker:
         c, lane = self.block.config, self.lane
         row = STRIP * c.channels
         half, pixel = lane // 8 % 2, lane % 8
-        inner = c.swizzle(pixel * c.channels + self.group * LANE_CHANNELS)
-        first = ((self.team * c.buffers + buffer) * 2 + half) * c.rows * row + inner
+        inner, slab = c.place(self.group, c.panels[1])
+        strip = (self.team * c.buffers + buffer) * 2 + half
+        first = strip * (c.slabs * c.panels[1]) + slab + c.swizzle(pixel * c.channels + inner)
         for o in range(0, c.rows, 2):
             matrices = 4 if o + 1 < c.rows else 2
             further = lane // 16 * row if matrices == 4 else 0

@@ -83,16 +83,10 @@ class ConvDense(FastConv):
         chip = options.chip or Chip(DEVICE, MULTIPROCESSORS)
         plan = conv_sm90_plan.choose(
             form.problem, form.dtype, form.output.dtype, tail=bool(form.tail.steps),
-            reads=any(map(_is_matrix, form.extras)), lines=_lies_in_lines(form.images),
+            reads=form.matrices > 0, lines=_lies_in_lines(form.images),
             multiprocessors=chip.multiprocessors, device=chip.name,
         )  # fmt: skip
         return plan, packing
-
-
-def _is_matrix(extra: Operand) -> bool:
-    """Whether an extra has an element for each pixel."""
-    pixels = zip(extra.strides[:3], extra.shape, strict=False)
-    return any(step and size > 1 for step, size in pixels)
 
 
 def _lies_in_lines(images: Operand) -> bool:

@@ -63,7 +63,7 @@ class ConvDepthwise(FastConv):
         x, w, *extras = map(Preparation().spec, (form.images, form.filters, *form.extras))
         result = kd.spec(form.output.dtype, form.output.shape)
         plan = choose(
-            form.problem, form.dtype, target=options.target,
+            form.problem, form.dtype, target=options.target, extras=form.matrices,
             width=access_width(x, w, result, extras), multiprocessors=multiprocessors(options),
         )  # fmt: skip
         return plan, Preparation()

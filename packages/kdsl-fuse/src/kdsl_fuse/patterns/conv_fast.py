@@ -42,6 +42,11 @@ class ConvForm:
         """The type of images and filters."""
         return self.images.dtype
 
+    @property
+    def matrices(self) -> int:
+        """How many extras have an element for each pixel."""
+        return sum(any(extra.strides[:3]) for extra in self.extras)
+
     @classmethod
     def of(cls, graph: Graph, anchor: Node) -> ConvForm | Reason:
         """A convolution by itself, or why no fast kernel takes one like it."""
