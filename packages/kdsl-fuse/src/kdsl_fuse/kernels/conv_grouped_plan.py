@@ -13,7 +13,7 @@ from kdsl_core.ir.target import Target, target_of
 from kdsl_core.lang.arguments import ArrayFacts, facts_of
 from kdsl_fuse import arrays
 from kdsl_fuse.kernels.conv_grouped import ENTRIES, identity
-from kdsl_fuse.kernels.conv_grouped_config import LINES, OCTET, PANEL, GroupedConfig
+from kdsl_fuse.kernels.conv_grouped_config import LINES, OCTET, PAIRED, PANEL, GroupedConfig
 from kdsl_fuse.kernels.conv_problem import ConvProblem
 from kdsl_fuse.kernels.gemm_sm90_plan import MULTIPROCESSORS
 from kdsl_fuse.strided import Strided, broadcasts
@@ -21,6 +21,7 @@ from kdsl_fuse.strided import Strided, broadcasts
 BARRIER_BYTES = 2048  # of shared memory that tiles leave to barriers and alignment
 MOST_WEIGHTS = 80  # registers of a thread for weights
 MOST_SHARED_OCTETS = 2  # of a warp whose weights are in shared memory, or too many are on the way
+MOST_ROWS = 14  # of a step
 MOST_FILTERS = 256  # of a line's groups
 WIDTHS = (2, 64)  # channels of a group, least and most
 # Of the model: bytes that a multiprocessor reads and writes in a cycle, cycles of its tensor cores
@@ -56,7 +57,8 @@ class GroupedPlan:
     def items(self) -> int:
         """Pieces of images, each with one line of channels, that blocks take one by one."""
         (rows, columns), c = self.problem.output, self.config
-        return self.problem.batch * -(-rows // (c.rows * c.steps)) * -(-columns // c.columns)
+        packs = -(-self.problem.batch // c.images)
+        return packs * -(-rows // (c.rows * c.steps)) * -(-columns // c.columns)
 
     @property
     def grid(self) -> int:
@@ -144,11 +146,11 @@ def _first_configs(
     copies = "tma" if target.number >= TMA else "cp.async"
     buffers = 2 if staged is None else 3  # so that an operand arrives during the step before
     for line, paired, octets in itertools.product(
-        sorted(LINES, reverse=True), ("rows", "columns"), range(max(group[1] // OCTET, 1), 0, -1)
+        sorted(LINES, reverse=True), PAIRED, range(max(group[1] // OCTET, 1), 0, -1)
     ):
         if not _fits_line(line, problem, group) or _filters(line, group) % (OCTET * octets):
             continue
-        columns = _tile_columns(problem.output[1], OCTET if paired == "rows" else 2 * OCTET)
+        columns = _tile_columns(problem.output[1], PAIRED[paired][1])
         config = GroupedConfig(
             *fields, line=line, rows=2, columns=columns, steps=1, stages=2, octets=octets,
             warps=_filters(line, group) // (OCTET * octets), paired=paired, copies=copies,
@@ -164,9 +166,8 @@ def _deepest_configs(
     problem: ConvProblem, first: GroupedConfig, target: Target
 ) -> Iterator[GroupedConfig]:
     """Steps of several heights by several teams, with most stages."""
-    most = -(-problem.output[0] // 2) * 2
     for rows, teams, together, blocks in itertools.product(
-        sorted({min(rows, most) for rows in (2, 4, 6, 8)}), (1, 2, 3, 4), (1, 2), (1, 2)
+        _heights(problem, first), (1, 2, 3, 4), (1, 2), (1, 2)
     ):
         warps = first.parts * teams
         if not 4 <= warps <= 16 or together > first.strips:
@@ -178,6 +179,15 @@ def _deepest_configs(
         config = _deepest(problem, wanted, target)
         if config is not None and config.registers_wanted <= config.registers_allowed:
             yield config
+
+
+def _heights(problem: ConvProblem, first: GroupedConfig) -> list[int]:
+    """Rows that a step may have."""
+    whole = PAIRED[first.paired][0]
+    most = -(-problem.output[0] // whole) * whole
+    if first.paired == "images":
+        return [most] if most <= MOST_ROWS and problem.batch > 1 else []
+    return sorted({min(rows, most) for rows in range(2, MOST_ROWS + 1, 2)})
 
 
 def _filters(line: int, group: tuple[int, int]) -> int:
@@ -216,7 +226,8 @@ def _steps(problem: ConvProblem, first: GroupedConfig) -> int:
     """Steps of an item: down the whole image, unless that leaves multiprocessors idle."""
     whole = -(-problem.output[0] // first.rows)
     across = -(-problem.output[1] // first.columns) * -(-problem.channels // first.line)
-    wanted = -(-4 * MULTIPROCESSORS // (problem.batch * across))
+    packs = -(-problem.batch // first.images)
+    wanted = -(-4 * MULTIPROCESSORS // (packs * across))
     return max(-(-whole // max(wanted, 1)), 1)
 
 
