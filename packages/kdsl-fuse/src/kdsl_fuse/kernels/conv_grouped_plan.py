@@ -27,6 +27,7 @@ WIDTHS = (2, 64)  # channels of a group, least and most
 # Of the model: bytes that a multiprocessor reads and writes in a cycle, cycles of its tensor cores
 # for a matrix product, from one product of a sum to the next, and around a strip and a step.
 BYTES_PER_CYCLE, PRODUCT_CYCLES, CHAIN_CYCLES, STRIP_CYCLES, STEP_CYCLES = 18.0, 1.6, 20, 150, 500
+LINE_COST = {16: 1.25, 32: 1.03, 64: 1.0}  # of memory, by channels of a line
 TMA = 90  # the first target that has it
 ADDRESSABLE = 16  # bytes that starts and strides are multiples of
 
@@ -124,7 +125,7 @@ def candidates(
 def _cycles(plan: GroupedPlan) -> float:
     """Clock cycles of a launch by a simple model, its numbers being those of an H200."""
     p, c = plan.problem, plan.config
-    memory = p.moved_bytes(2) / plan.multiprocessors / BYTES_PER_CYCLE
+    memory = p.moved_bytes(2) / plan.multiprocessors / BYTES_PER_CYCLE * LINE_COST[c.line]
     turns = -(-plan.items // (plan.grid // plan.chunks))
     steps = turns * c.steps * -(-plan.grid // plan.multiprocessors)  # of a multiprocessor
     chain = c.kernel[0] * -(-c.octets_read * c.kernel[1] // 2)  # products of one sum
