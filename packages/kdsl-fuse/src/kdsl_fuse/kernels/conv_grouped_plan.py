@@ -20,7 +20,7 @@ from kdsl_fuse.strided import Strided, broadcasts
 
 BARRIER_BYTES = 2048  # of shared memory that tiles leave to barriers and alignment
 MOST_WEIGHTS = 80  # registers of a thread for weights
-MOST_SHARED_OCTETS = 2  # of a warp whose weights are in shared memory, or too many are on the way
+MOST_SHARED = 7  # octets times rows of a kernel whose weights are in shared memory, else it spills
 MOST_ROWS = 14  # of a step
 MOST_FILTERS = 256  # of a line's groups
 WIDTHS = (2, 64)  # channels of a group, least and most
@@ -159,7 +159,7 @@ def _first_configs(
         )  # fmt: skip
         if config.weight_registers <= MOST_WEIGHTS:
             yield config
-        elif octets <= MOST_SHARED_OCTETS:
+        elif octets * problem.kernel[0] <= MOST_SHARED:
             yield replace(config, weights="shared")
 
 
