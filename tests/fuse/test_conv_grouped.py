@@ -27,7 +27,7 @@ IMAGES = Images(2, 9, 14, 8)
 
 
 @pytest.mark.parametrize("copies", COPIES)
-@pytest.mark.parametrize("paired", ("rows", "columns"))
+@pytest.mark.parametrize("paired", ("rows", "columns", "images"))
 @pytest.mark.parametrize("width", (4, 8, 16, 32, 64))
 def test_widths(width: int, paired: str, copies: str) -> None:
     """Groups of every width, two of them in one matrix or several matrices for one."""
@@ -35,7 +35,7 @@ def test_widths(width: int, paired: str, copies: str) -> None:
     config = replace(
         SMALL, group=(width, width), paired=paired, copies=copies, octets=octets, warps=8
     )
-    simulated(config, Images(1, 9, 14, 64 // width))
+    simulated(config, Images(3, 9, 14, 64 // width))
 
 
 @pytest.mark.parametrize("copies", COPIES)
@@ -97,6 +97,8 @@ SCHEDULES: dict[str, dict[str, Any]] = {
     "two octets apart": {"octets": 2, "warps": 4},
     "three octets": {"octets": 3, "warps": 8, "group": (8, 24), "line": 64},
     "registers for two": {"blocks_per_sm": 2},
+    "images by two": {"paired": "images", "rows": 3, "stages": 5},
+    "small images by two": {"paired": "images", "rows": 9, "steps": 1, "stages": 2, "warps": 16},
 }
 
 
@@ -127,7 +129,7 @@ def relu(acc: Any, bias: Any, residual: Any) -> Any:
     return kd.maximum(acc + bias.to(kd.f32) + residual.to(kd.f32), 0.0)
 
 
-@pytest.mark.parametrize("paired", ("rows", "columns"))
+@pytest.mark.parametrize("paired", ("rows", "columns", "images"))
 @pytest.mark.parametrize(
     "copies, staged, buffers",
     (("tma", None, 2), ("tma", 1, 2), ("tma", 1, 3), ("tma", 1, 4), ("cp.async", None, 2)),
@@ -178,7 +180,8 @@ def test_plans_fit(problem: ConvProblem, target: str) -> None:
         c, (rows, columns) = plan.config, problem.output
         assert c.shared_bytes * c.blocks_per_sm <= limit
         assert c.registers_wanted <= c.registers_allowed
-        items = problem.batch * -(-rows // (c.rows * c.steps)) * -(-columns // c.columns)
+        items = -(-problem.batch // c.images) * -(-columns // c.columns)
+        items *= -(-rows // (c.rows * c.steps))
         assert plan.items == items and 1 <= plan.grid // plan.chunks <= items
         assert plan.grid % plan.chunks == 0
 

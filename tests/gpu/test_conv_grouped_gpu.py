@@ -42,7 +42,7 @@ def run(
 
 
 @pytest.mark.parametrize("copies", COPIES)
-@pytest.mark.parametrize("paired", ("rows", "columns"))
+@pytest.mark.parametrize("paired", ("rows", "columns", "images"))
 @pytest.mark.parametrize("width", (4, 8, 16, 32, 64))
 def test_widths(execute: Executor, width: int, paired: str, copies: str) -> None:
     """Groups of every width."""

@@ -13,6 +13,8 @@ LINES = (16, 32, 64)  # channels that are copied together: 32, 64 or 128 bytes o
 PANEL = 64  # filters of a line of results in shared memory
 MOST_BOX = 256  # pixels along a mode of one copy
 COPIES = ("tma", "cp.async")
+PAIRED = {"rows": (2, OCTET), "images": (1, OCTET), "columns": (1, 2 * OCTET)}
+"""What the two halves of 16 pixels are ↦ what rows and columns of a step are multiples of."""
 QUARTER = 16384  # registers of a quarter of a multiprocessor
 
 
@@ -25,9 +27,10 @@ class GroupedConfig:
     groups for itself. It takes `rows` rows of `columns` results at a time, `steps` times down the
     image, from a ring of `stages` slabs of input rows. Each of its `warps` computes 8 · `octets`
     filters, `together` strips of a step at once. A matrix instruction has 16 pixels: eight of a row
-    and eight of another (`paired` "rows"), or sixteen of one ("columns"). Results leave through
-    `buffers` of shared memory, into which the tail's operand number `staged`, of the result's type,
-    is copied before. `weights` stay in "registers", or in "shared" memory.
+    and eight of another (`paired` "rows"), of the same row of the next image ("images", which come
+    by two), or of its next columns ("columns"). Results leave through `buffers` of shared memory,
+    into which the tail's operand number `staged`, of the result's type, is copied before. `weights`
+    stay in "registers", or in "shared" memory.
     """
 
     kernel: tuple[int, int]
@@ -55,12 +58,13 @@ class GroupedConfig:
         self._check_warps()
 
     def _check_tile(self) -> None:
-        across, down = (16, 1) if self.paired == "columns" else (OCTET, 2)
+        down, across = PAIRED.get(self.paired, (MOST_BOX, MOST_BOX))
         whole = self.columns % across == 0 and self.rows % down == 0
         if not whole or min(self.rows, self.columns, self.steps, self.buffers) < 1:
             raise kd.ArgumentError(
                 f"a step is a multiple of {down} rows of a multiple of {across} results where "
-                f"{self.paired} are paired, got {self.rows} x {self.columns}",
+                f"{self.paired} are paired, one of {', '.join(PAIRED)}; got {self.rows} x "
+                f"{self.columns}",
                 code="K990",
                 fix="round rows and columns up; what hangs over is not stored",
             )
@@ -166,14 +170,19 @@ class GroupedConfig:
         return -(-(last + 1) // OCTET) * OCTET
 
     @property
+    def images(self) -> int:
+        """Images of an item."""
+        return 2 if self.paired == "images" else 1
+
+    @property
     def plane(self) -> int:
-        """Elements of a plane."""
+        """Elements of a plane of one image."""
         return self.slab * self.width * self.line
 
     @property
     def strips(self) -> int:
         """Pieces of eight (or sixteen) columns of a step."""
-        return self.columns // (OCTET if self.paired == "rows" else 2 * OCTET)
+        return self.columns // PAIRED[self.paired][1]
 
     @property
     def units(self) -> int:
@@ -214,8 +223,8 @@ class GroupedConfig:
     @property
     def shared_bytes(self) -> int:
         """Shared memory of a block, but for its barriers."""
-        slabs = self.stages * len(self.planes) * self.plane
-        results = self.buffers * self.rows * self.columns * self.filters
+        slabs = self.stages * len(self.planes) * self.plane * self.images
+        results = self.buffers * self.rows * self.columns * self.filters * self.images
         held = 0
         if self.weights == "shared":
             held = 2 * WARP * self.weight_registers * self.parts

@@ -22,9 +22,10 @@ class Halo:
     def __init__(self, config: Any, x: Any, work: Work) -> None:
         self.config, self.x, self.work = config, x, work
         line, width, planes = config.line, config.width, len(config.planes)
-        self.size = planes * config.plane
-        shape = (config.slab, width, line, planes, config.stages)
-        layout = kd.Layout(shape, (width * line, line, 1, config.plane, self.size))
+        images, image = config.images, config.plane
+        self.size = planes * images * image
+        shape = (images, config.slab, width, line, planes, config.stages)
+        layout = kd.Layout(shape, (image, width * line, line, 1, images * image, self.size))
         swizzle = swizzle_of(line * x.dtype.bytes, x.dtype)
         self.slabs = kd.smem(x.dtype, kd.ComposedLayout(swizzle, 0, layout), name="slabs")
         self.raw = kd.recast(self.slabs, x.dtype, kd.Layout(self.size * config.stages))
@@ -52,7 +53,7 @@ class TmaHalo(Halo):
 
     def __init__(self, config: Any, x: Any, work: Work) -> None:
         super().__init__(config, x, work)
-        tile = (1, config.slab, config.width, config.line)
+        tile = (config.images, config.slab, config.width, config.line)
         steps = (1, 1, config.stride[1], 1)
         self.copy = kd.tma_load(x, self.slabs[..., 0, 0], tile, steps=steps)
         bytes_ = self.copy.bytes * len(config.planes)
@@ -129,21 +130,23 @@ class AsyncHalo(Halo):
 def copy_slab(halo, number):
     """Start the copies of a slab. Threads: the block."""
     c, x, tile = halo.config, halo.x, halo.tile
-    octets = c.line // OCTET
-    pieces = c.slab * c.width * octets
+    octets, pixels = c.line // OCTET, c.slab * c.width
+    pieces = c.images * pixels * octets
     if number < halo.work.total:
         first_row, first_column = halo.corner(tile)
         stage = halo.filling.stage
         for plane, first in enumerate(c.planes):
             for i in kd.range(kd.thread_rank(), pieces, c.warps * WARP):
                 octet, pixel = i % octets * OCTET, i // octets
+                image, pixel = pixel // pixels, pixel % pixels
                 row, column = pixel // c.width, pixel % c.width
-                h, w = first_row + row, first_column + column * c.stride[1] + first
+                n, h = tile.image + image, first_row + row
+                w = first_column + column * c.stride[1] + first
                 channel = halo.work.chunk * c.line + octet
                 inside = (h >= 0) & (h < x.shape[1]) & (w >= 0) & (w < x.shape[2])
-                inside = inside & (channel < x.shape[3])
-                at = kd.where(inside, x.layout((tile.image, h, w, channel)), 0)
+                inside = inside & (channel < x.shape[3]) & (n < x.shape[0])
+                at = kd.where(inside, x.layout((n, h, w, channel)), 0)
                 source = x.with_layout(kd.Layout(OCTET), at.assume_divisible(OCTET))
-                to = halo.slabs.layout((row, column, octet, plane, stage))
+                to = halo.slabs.layout((image, row, column, octet, plane, stage))
                 target = halo.slabs.with_layout(kd.Layout(OCTET), to)
                 kd.copy(source, target, atom=kd.atoms.cp_async(16, zfill=True), pred=inside)

@@ -13,15 +13,21 @@ from kdsl_core.ir.target import Target, target_of
 from kdsl_core.lang.arguments import ArrayFacts, facts_of
 from kdsl_fuse import arrays
 from kdsl_fuse.kernels.conv_grouped import ENTRIES, identity
-from kdsl_fuse.kernels.conv_grouped_config import LINES, OCTET, PANEL, GroupedConfig
+from kdsl_fuse.kernels.conv_grouped_config import LINES, OCTET, PAIRED, PANEL, GroupedConfig
 from kdsl_fuse.kernels.conv_problem import ConvProblem
 from kdsl_fuse.kernels.gemm_sm90_plan import MULTIPROCESSORS
 from kdsl_fuse.strided import Strided, broadcasts
 
-BARRIER_BYTES = 1024  # of shared memory that tiles leave to barriers and alignment
+BARRIER_BYTES = 2048  # of shared memory that tiles leave to barriers and alignment
 MOST_WEIGHTS = 80  # registers of a thread for weights
+MOST_SHARED = 7  # octets times rows of a kernel whose weights are in shared memory, else it spills
+MOST_ROWS = 14  # of a step
 MOST_FILTERS = 256  # of a line's groups
 WIDTHS = (2, 64)  # channels of a group, least and most
+# Of the model: bytes that a multiprocessor reads and writes in a cycle, cycles of its tensor cores
+# for a matrix product, from one product of a sum to the next, and around a strip and a step.
+BYTES_PER_CYCLE, PRODUCT_CYCLES, CHAIN_CYCLES, STRIP_CYCLES, STEP_CYCLES = 18.0, 1.6, 20, 150, 500
+LINE_COST = {16: 1.25, 32: 1.03, 64: 1.0}  # of memory, by channels of a line
 TMA = 90  # the first target that has it
 ADDRESSABLE = 16  # bytes that starts and strides are multiples of
 
@@ -37,7 +43,8 @@ class GroupedPlan:
     def __str__(self) -> str:
         c = self.config
         words = [f"{c.rows}x{c.columns}x{c.line}", f"n{c.steps}", f"s{c.stages}", f"o{c.octets}"]
-        words += [f"w{c.warps}", c.paired, f"b{c.buffers}", f"x{c.blocks_per_sm}"]
+        words += [f"w{c.warps}", c.paired, f"t{c.together}", f"b{c.buffers}"]
+        words += [f"x{c.blocks_per_sm}"]
         words += [c.weights] * (c.weights != "registers")
         words += ["staged"] * (c.staged is not None)
         return " ".join(words + ["cp.async"] * (c.copies != "tma"))
@@ -51,7 +58,8 @@ class GroupedPlan:
     def items(self) -> int:
         """Pieces of images, each with one line of channels, that blocks take one by one."""
         (rows, columns), c = self.problem.output, self.config
-        return self.problem.batch * -(-rows // (c.rows * c.steps)) * -(-columns // c.columns)
+        packs = -(-self.problem.batch // c.images)
+        return packs * -(-rows // (c.rows * c.steps)) * -(-columns // c.columns)
 
     @property
     def grid(self) -> int:
@@ -111,18 +119,23 @@ def candidates(
         for first in _first_configs(problem, staged, target)
         for config in _deepest_configs(problem, first, target)
     }
-    return sorted(found, key=_merit, reverse=True)
+    return sorted(found, key=_cycles)
 
 
-def _merit(plan: GroupedPlan) -> float:
-    """How well a plan keeps multiprocessors and copies busy, 1 at best."""
+def _cycles(plan: GroupedPlan) -> float:
+    """Clock cycles of a launch by a simple model, its numbers being those of an H200."""
     p, c = plan.problem, plan.config
-    rows, columns = p.output
+    memory = p.moved_bytes(2) / plan.multiprocessors / BYTES_PER_CYCLE * LINE_COST[c.line]
     turns = -(-plan.items // (plan.grid // plan.chunks))
-    busy = plan.items * plan.chunks / (turns * plan.multiprocessors * c.blocks_per_sm)
-    covered = rows * columns * p.batch / (plan.items * c.rows * c.steps * c.columns)
-    flight = (c.stages - c.window) * c.slab / ((c.stages - c.window) * c.slab + c.reach)
-    return busy * covered**0.5 * flight**0.25 * (c.steps / c.slabs) ** 0.25
+    steps = turns * c.steps * -(-plan.grid // plan.multiprocessors)  # of a multiprocessor
+    chain = c.kernel[0] * -(-c.octets_read * c.kernel[1] // 2)  # products of one sum
+    products = chain * c.units * c.octets  # of a strip, by a warp
+    tensor = steps * products * c.strips * c.parts * PRODUCT_CYCLES
+    strip = max(chain * CHAIN_CYCLES, products * c.together * 4 * PRODUCT_CYCLES) + STRIP_CYCLES
+    step = STEP_CYCLES + -(-c.strips // c.together) * strip
+    started = c.slabs / c.steps  # slabs that a block waits for without a step
+    latency = started * steps / c.blocks_per_sm * step / c.teams
+    return max(memory, tensor, latency) + 0.2 * (memory + tensor + latency)
 
 
 def _first_configs(
@@ -134,33 +147,48 @@ def _first_configs(
     copies = "tma" if target.number >= TMA else "cp.async"
     buffers = 2 if staged is None else 3  # so that an operand arrives during the step before
     for line, paired, octets in itertools.product(
-        sorted(LINES, reverse=True), ("rows", "columns"), range(max(group[1] // OCTET, 1), 0, -1)
+        sorted(LINES, reverse=True), PAIRED, range(max(group[1] // OCTET, 1), 0, -1)
     ):
         if not _fits_line(line, problem, group) or _filters(line, group) % (OCTET * octets):
             continue
-        columns = _tile_columns(problem.output[1], OCTET if paired == "rows" else 2 * OCTET)
+        columns = _tile_columns(problem.output[1], PAIRED[paired][1])
         config = GroupedConfig(
             *fields, line=line, rows=2, columns=columns, steps=1, stages=2, octets=octets,
             warps=_filters(line, group) // (OCTET * octets), paired=paired, copies=copies,
             buffers=buffers, staged=staged,
         )  # fmt: skip
-        held = config.weight_registers <= MOST_WEIGHTS
-        yield config if held else replace(config, weights="shared")
+        if config.weight_registers <= MOST_WEIGHTS:
+            yield config
+        elif octets * problem.kernel[0] <= MOST_SHARED:
+            yield replace(config, weights="shared")
 
 
 def _deepest_configs(
     problem: ConvProblem, first: GroupedConfig, target: Target
 ) -> Iterator[GroupedConfig]:
-    """Steps of several heights for one or two blocks of a multiprocessor, with most stages."""
-    for rows, warps, blocks in itertools.product((2, 4, 8), (8, 16), (1, 2)):
-        rounded = min(rows, -(-problem.output[0] // 2) * 2)
-        parts = first.parts
-        if warps % parts and warps < parts:
+    """Steps of several heights by several teams, with most stages."""
+    for rows, teams, together, blocks in itertools.product(
+        _heights(problem, first), (1, 2, 3, 4), (1, 2), (1, 2)
+    ):
+        warps = first.parts * teams
+        if not 4 <= warps <= 16 or together > first.strips:
             continue
-        wanted = replace(first, rows=rounded, warps=parts * max(warps // parts, 1))
-        config = _deepest(problem, replace(wanted, blocks_per_sm=blocks), target)
+        wanted = replace(
+            first, rows=rows, warps=warps, together=together, blocks_per_sm=blocks,
+            buffers=max(first.buffers, teams + first.buffers - 1),
+        )  # fmt: skip
+        config = _deepest(problem, wanted, target)
         if config is not None and config.registers_wanted <= config.registers_allowed:
             yield config
+
+
+def _heights(problem: ConvProblem, first: GroupedConfig) -> list[int]:
+    """Rows that a step may have."""
+    whole = PAIRED[first.paired][0]
+    most = -(-problem.output[0] // whole) * whole
+    if first.paired == "images":
+        return [most] if most <= MOST_ROWS and problem.batch > 1 else []
+    return sorted({min(rows, most) for rows in range(2, MOST_ROWS + 1, 2)})
 
 
 def _filters(line: int, group: tuple[int, int]) -> int:
@@ -199,7 +227,8 @@ def _steps(problem: ConvProblem, first: GroupedConfig) -> int:
     """Steps of an item: down the whole image, unless that leaves multiprocessors idle."""
     whole = -(-problem.output[0] // first.rows)
     across = -(-problem.output[1] // first.columns) * -(-problem.channels // first.line)
-    wanted = -(-4 * MULTIPROCESSORS // (problem.batch * across))
+    packs = -(-problem.batch // first.images)
+    wanted = -(-4 * MULTIPROCESSORS // (packs * across))
     return max(-(-whole // max(wanted, 1)), 1)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import kdsl_core as kd
 from kdsl_core.atoms.sm90.shared_layouts import swizzle_of
 from kdsl_core.collective.pipeline import RingPosition
-from kdsl_fuse.kernels.conv_grouped_config import OCTET, PANEL, WARP
+from kdsl_fuse.kernels.conv_grouped_config import OCTET, PAIRED, PANEL, WARP
 from kdsl_fuse.kernels.conv_grouped_work import Walk
 
 BARRIER = 1
@@ -42,13 +42,15 @@ class Results:
     ) -> None:
         self.config, self.y, self.epilogue, self.extras = config, y, epilogue, extras
         self.line = min(config.filters, PANEL)
-        self.panel = config.rows * config.columns * self.line
+        self.image = config.rows * config.columns * self.line
+        self.panel = config.images * self.image
         self.first = chunk * config.filters
         self.octet = part * config.octets
         panels = config.filters // self.line
         self.size = panels * self.panel
-        shape = (config.rows, config.columns, (self.line, panels), config.buffers)
-        steps = (config.columns * self.line, self.line, (1, self.panel), self.size)
+        images, rows, columns = config.images, config.rows, config.columns
+        shape = (images, rows, columns, (self.line, panels), config.buffers)
+        steps = (self.image, columns * self.line, self.line, (1, self.panel), self.size)
         swizzle = swizzle_of(self.line * y.dtype.bytes, y.dtype)
         layout = kd.ComposedLayout(swizzle, 0, kd.Layout(shape, steps))
         self.stage = kd.smem(y.dtype, layout, name="results")
@@ -61,7 +63,7 @@ class Results:
         self.pairs = [self._place(j, self.lane // 4) + self.column for j in range(config.octets)]
         self.at = RingPosition(config.buffers, 0, 0)
         if self.by_tma:
-            tile = (1, config.rows, config.columns, config.filters)
+            tile = (images, rows, columns, config.filters)
             self.send = kd.tma_store(y, self.stage[..., 0], tile)
             self.written = kd.mbarrier(config.parts, config.buffers, name="written")
             staged = None if config.staged is None else extras[config.staged]
@@ -103,9 +105,10 @@ class Results:
         """The extras of a strip, to be called some time before they are needed."""
         found = {}
         for matrix in self.matrices() if self.extras else ():
-            row, column = self.pixel(matrix, strip)
-            at = tile.image, tile.step_row + row, tile.column + column
+            image, row, column = self.pixel(matrix, strip)
+            at = tile.image + image, tile.step_row + row, tile.column + column
             inside = (at[1] < self.y.shape[1]) & (at[2] < self.y.shape[2])
+            inside = inside & (at[0] < self.y.shape[0]) if image else inside
             found[matrix] = []
             for i, extra in enumerate(self.extras):
                 if i == self.config.staged:
@@ -126,12 +129,14 @@ class Results:
             ]
         return [Matrix(u, h, j) for j in range(c.octets) for u in range(c.units) for h in halves]
 
-    def pixel(self, matrix: Matrix, strip: Any) -> tuple[int, Any]:
-        """Row in the step, and column in the tile, of the lane's pixel of a matrix."""
-        c, lane_row = self.config, self.lane // 4
-        if c.paired == "rows":
-            return matrix.unit + matrix.half * c.units, strip * OCTET + lane_row
-        return matrix.unit, strip * (2 * OCTET) + matrix.half * OCTET + lane_row
+    def pixel(self, matrix: Matrix, strip: Any) -> tuple[int, int, Any]:
+        """Image of the item, row of the step and column of the tile, of the lane's pixel."""
+        paired, lane_row = self.config.paired, self.lane // 4
+        if paired == "rows":
+            return 0, matrix.unit + matrix.half * self.config.units, strip * OCTET + lane_row
+        if paired == "images":
+            return matrix.half, matrix.unit, strip * OCTET + lane_row
+        return 0, matrix.unit, strip * (2 * OCTET) + matrix.half * OCTET + lane_row
 
     def _pair(self, extra: Any, at: Any, octet: int, inside: Any) -> list[Any]:
         """Two neighbouring filters' elements of an extra."""
@@ -165,7 +170,7 @@ class Results:
 
     def _start(self, strip: Any) -> Any:
         """Where a strip starts in the step's buffer."""
-        across = OCTET * (1 if self.config.paired == "rows" else 2)
+        across = PAIRED[self.config.paired][1]
         return strip * (self.line * across) + self.at.stage * self.size
 
     def _kept_pair(self, matrix: Matrix, start: Any) -> Any:
@@ -193,9 +198,11 @@ class Results:
     def _apart(self, matrix: Matrix) -> int:
         """Elements from the first matrix's pixels in a buffer to this one's."""
         c = self.config
-        if c.paired == "rows":
-            return (matrix.unit + matrix.half * c.units) * c.columns * self.line
-        return (matrix.unit * c.columns + matrix.half * OCTET) * self.line
+        half = {
+            "rows": c.units * c.columns * self.line, "images": self.image,
+            "columns": OCTET * self.line,
+        }[c.paired]  # fmt: skip
+        return matrix.unit * c.columns * self.line + matrix.half * half
 
 
 def _groups(matrices: list[Matrix]) -> list[list[Matrix]]:
@@ -283,15 +290,18 @@ def store_lines(results, tile, step_row, buffer):
     c, y = results.config, results.y
     octets = c.filters // OCTET
     eights = results.line // OCTET
-    for i in kd.range(kd.thread_rank(), c.rows * c.columns * octets, c.warps * WARP):
+    pixels = c.rows * c.columns
+    for i in kd.range(kd.thread_rank(), c.images * pixels * octets, c.warps * WARP):
         octet, pixel = i % octets, i // octets
+        image, pixel = pixel // pixels, pixel % pixels
         row, column = pixel // c.columns, pixel % c.columns
-        p, q, f = step_row + row, tile.column + column, results.first + octet * OCTET
-        inside = (p < y.shape[1]) & (q < y.shape[2]) & (f < y.shape[3])
+        n, f = tile.image + image, results.first + octet * OCTET
+        p, q = step_row + row, tile.column + column
+        inside = (n < y.shape[0]) & (p < y.shape[1]) & (q < y.shape[2]) & (f < y.shape[3])
         across = (octet % eights * OCTET, octet // eights)
-        at = results.stage.layout((row, column, across, buffer))
+        at = results.stage.layout((image, row, column, across, buffer))
         source = results.stage.with_layout(kd.Layout(OCTET), at)
         held = kd.rmem(y.dtype, kd.Layout(OCTET))
         kd.copy(source, held)
-        target = y.with_layout(kd.Layout(OCTET), y.layout((tile.image, p, q, f)))
+        target = y.with_layout(kd.Layout(OCTET), y.layout((n, p, q, f)))
         kd.copy(held, target, pred=inside, vector=16)

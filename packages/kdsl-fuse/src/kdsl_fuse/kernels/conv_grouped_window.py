@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import kdsl_core as kd
-from kdsl_fuse.kernels.conv_grouped_config import OCTET
+from kdsl_fuse.kernels.conv_grouped_config import OCTET, PAIRED
 from kdsl_fuse.kernels.conv_grouped_weights import Tap, Weights
 
 
@@ -37,15 +37,15 @@ class Window:
         bits = c.swizzle_bits[0]
         key = pixel // (1 << (3 - bits)) % (1 << bits)
         across = (self.weights.octet + octet ^ key) * OCTET
-        plane = c.planes.index(column % c.stride[1]) * c.plane
-        return pixel * c.line + across + self.half * (self.apart * self.pitch) + plane
+        plane = c.planes.index(column % c.stride[1]) * c.plane * c.images
+        apart = c.plane if c.paired == "images" else self.apart * self.pitch
+        return pixel * c.line + across + self.half * apart + plane
 
     def multiply(self, starts: list[Any], strip: Any) -> list[Any]:
         """The sums of a strip, for each unit (16, filters)."""
         c, mma = self.config, self.weights.mma
         acc = [mma[1].make_fragment_C((16, OCTET * c.octets)).fill(0.0) for _ in range(c.units)]
-        pixels = OCTET * (1 if c.paired == "rows" else 2)
-        moved = strip * (pixels * c.line)
+        moved = strip * (PAIRED[c.paired][1] * c.line)
         for step, taps in enumerate(self.weights.steps):
             found: dict[tuple[int, int], Any] = {}
             weights = [self.weights.at(r, step) for r in range(c.kernel[0])]

@@ -9,16 +9,21 @@ import kdsl_core as kd
 
 @kd.struct
 class Walk:
-    """Where somebody is in the block's slabs: image, tile of rows and of columns, slab of the item.
+    """Where somebody is in the block's slabs: images, rows and columns of the item, slab of it.
 
     Everybody walks alone; to the next item it takes additions only.
     """
 
     work: Any
-    image: kd.i32  # type: ignore[valid-type] # a register of the kernel
+    pack: kd.i32  # type: ignore[valid-type] # a register of the kernel
     down: kd.i32  # type: ignore[valid-type] # as above
     across: kd.i32  # type: ignore[valid-type] # as above
     slab: kd.i32  # type: ignore[valid-type] # as above
+
+    @property
+    def image(self) -> Any:
+        """First image of the item."""
+        return self.pack * self.work.config.images
 
     @property
     def row(self) -> Any:
@@ -47,14 +52,14 @@ class Walk:
         work, slab = self.work, self.slab + 1
         next_item = slab == work.config.slabs
         self.slab = kd.where(next_item, 0, slab)
-        image, down, across = (kd.where(next_item, n, 0) for n in work.digits)
+        pack, down, across = (kd.where(next_item, n, 0) for n in work.digits)
         across = self.across + across
         carry = across >= work.across
         self.across = kd.where(carry, across - work.across, across)
         down = self.down + down + kd.where(carry, 1, 0)
         carry = down >= work.down
         self.down = kd.where(carry, down - work.down, down)
-        self.image = self.image + image + kd.where(carry, 1, 0)
+        self.pack = self.pack + pack + kd.where(carry, 1, 0)
 
 
 class Work:
@@ -71,7 +76,7 @@ class Work:
         self.across = kd.ceil_div(y.shape[2], config.columns)
         self.down = kd.ceil_div(y.shape[1], config.rows * config.steps)
         first, stride = kd.block_idx()[0] // chunks, kd.grid_dim()[0] // chunks
-        items = y.shape[0] * self.down * self.across
+        items = kd.ceil_div(y.shape[0], config.images) * self.down * self.across
         self.total = (items - first + stride - 1) // stride * config.slabs
         self.first, self.digits = self._digits(first), self._digits(stride)
 
@@ -80,6 +85,6 @@ class Work:
         return Walk(self, *self.first, 0)
 
     def _digits(self, item: Any) -> tuple[Any, Any, Any]:
-        """Image, tile of rows and tile of columns of an item."""
+        """Images, tile of rows and tile of columns of an item."""
         rest = item // self.across
         return rest // self.down, rest % self.down, item % self.across
