@@ -306,14 +306,20 @@ def choose(
         )
     if lines and stem_sm90_plan.fits(problem):
         return stem_sm90_plan.candidates(problem, multiprocessors)[0]
-    if multiprocessors == MULTIPROCESSORS:
-        entry = table.find(device, table.key_of(problem, dtype, result or dtype, reads))
-        if entry is not None:
-            return plan_of(problem, dtype, result, entry.config, entry.swap)
-    plan = _first(problem, dtype, result, multiprocessors, device)
-    if tail or reads:
-        return replace(plan, product=with_tail(plan.product, reads))
-    return plan
+    whole = multiprocessors == MULTIPROCESSORS
+    plan = _measured(problem, dtype, result, reads, device) if whole else None
+    if plan is not None and (reads or not tail):
+        return plan
+    plan = plan or _first(problem, dtype, result, multiprocessors, device)
+    return replace(plan, product=with_tail(plan.product, reads)) if tail or reads else plan
+
+
+def _measured(
+    problem: ConvProblem, dtype: DType, result: DType | None, reads: bool, device: str
+) -> ConvPlan | None:
+    """The plan of a table's entry, if there is one."""
+    entry = table.find(device, table.key_of(problem, dtype, result or dtype, reads))
+    return None if entry is None else plan_of(problem, dtype, result, entry.config, entry.swap)
 
 
 def with_tail(product: Sm90Plan, reads: bool) -> Sm90Plan:
