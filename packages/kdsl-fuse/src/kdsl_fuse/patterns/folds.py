@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 from kdsl_fuse.strided import Strided
 
@@ -12,8 +13,9 @@ Fold = Callable[[Strided], Strided | None]
 
 
 def as_is(layout: Strided) -> Strided:
-    """All axes as they are."""
-    return layout
+    """All axes as they are; one of size 1 has the stride of what repeats."""
+    steps = zip(layout.shape, layout.strides, strict=True)
+    return replace(layout, strides=tuple(0 if size == 1 else step for size, step in steps))
 
 
 def as_rows(layout: Strided) -> Strided | None:
