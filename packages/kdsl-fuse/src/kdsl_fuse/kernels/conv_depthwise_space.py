@@ -25,7 +25,9 @@ _FIRST = ((4, 1, 2), (3, 1, 2), (2, 1, 2), (1, 3, 1), (1, 2, 1), (1, 1, 1))
 
 
 @lru_cache(maxsize=1024)
-def first(problem: ConvProblem, extras: int = 0) -> DepthwiseConfig | None:
+def first(
+    problem: ConvProblem, extras: int = 0, tensor_cores: bool = True
+) -> DepthwiseConfig | None:
     """The configuration that is chosen for a tail with `extras` of the result's size.
 
     None where no tile fits.
@@ -33,7 +35,7 @@ def first(problem: ConvProblem, extras: int = 0) -> DepthwiseConfig | None:
     p = problem
     rows = _rows(p.output[0])
     large = p.kernel[0] * p.kernel[1] >= 25
-    products = (p.kernel[1] - 1) // 2 * 2 if large else 0
+    products = (p.kernel[1] - 1) // 2 * 2 if large and tensor_cores else 0
     for teams, blocks, stages in _FIRST:
         config = DepthwiseConfig(
             p.kernel, p.stride, p.padding, p.dilation, 32 if p.channels > 16 else 16, rows,
