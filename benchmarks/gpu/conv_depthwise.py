@@ -132,8 +132,7 @@ def torchs(case: Case) -> Callable[..., Any]:
 def plans_of(case: Case, tune: int) -> list[Plan]:
     """The chosen plan, and some others."""
     if case.tail == "layer_norm":
-        plan = norm_plan.choose(case.problem)
-        return [] if plan is None else [plan]
+        return list(norm_plan.candidates(case.problem)[: 1 + tune])
     first = choose(case.problem, kd.bf16, target=TARGET, extras=TAILS[case.tail][2])
     others = space.candidates(case.problem) if tune else []
     others = random.Random(0).sample(others, min(tune, len(others)))
