@@ -221,6 +221,7 @@ def main() -> None:
     jobs = [(case, plan) for case in cases for plan in plans_of(case, options.tune)]
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(build, jobs))
+    print(f"{len(jobs)} plans built", flush=True)
     if options.build_only:
         return
     import torch  # behind the processes, which must not share its driver

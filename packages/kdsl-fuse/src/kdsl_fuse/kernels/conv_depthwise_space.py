@@ -18,8 +18,8 @@ MOST_UNITS = 8  # of a tile of several images
 MOST_EXTENT = 256  # of a box that TMA copies
 # teams of a block, blocks of a multiprocessor, stages
 _SHARES = (
-    (1, 1, 2), (1, 1, 3), (1, 2, 2), (1, 3, 1), (1, 4, 1), (1, 4, 2), (2, 1, 2), (2, 1, 3),
-    (2, 2, 1), (2, 2, 2), (3, 1, 2), (3, 1, 3), (4, 1, 2), (4, 1, 3), (4, 1, 4),
+    (1, 1, 2), (1, 1, 3), (1, 2, 2), (1, 2, 3), (1, 3, 1), (1, 4, 1), (1, 4, 2), (2, 1, 2),
+    (2, 1, 3), (2, 1, 4), (2, 2, 1), (2, 2, 2), (3, 1, 2), (4, 1, 2), (4, 1, 3),
 )  # fmt: skip
 _FIRST = ((4, 1, 2), (3, 1, 2), (2, 1, 2), (1, 3, 1), (1, 2, 1), (1, 1, 1))
 
@@ -62,7 +62,7 @@ def candidates(problem: ConvProblem) -> list[DepthwiseConfig]:
     )
     found = {}
     for (channels, slabs), rows, (teams, blocks, stages), products, together in options:
-        if teams * channels * slabs > MOST_CHANNELS or (together == 1 and products):
+        if teams * channels * slabs > MOST_CHANNELS or together == 1:
             continue
         config = DepthwiseConfig(
             p.kernel, p.stride, p.padding, p.dilation, channels, rows, teams=teams, stages=stages,
