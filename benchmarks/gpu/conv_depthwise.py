@@ -12,7 +12,6 @@ ours, on all processors, and times the fastest two beside the chosen one.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import tomllib
@@ -26,8 +25,8 @@ from shapes import SHAPES_FILE, buffer_sets
 
 import kdsl_core as kd
 from kdsl_core.errors import KdslError
-from kdsl_fuse.kernels import conv_depthwise_space as space
 from kdsl_fuse.kernels import conv_depthwise_norm_plan as norm_plan
+from kdsl_fuse.kernels import conv_depthwise_space as space
 from kdsl_fuse.kernels.conv_depthwise_norm import Normalised
 from kdsl_fuse.kernels.conv_depthwise_norm_plan import NormalisedPlan, affine, biased
 from kdsl_fuse.kernels.conv_depthwise_plan import DepthwisePlan, DirectPlan, choose
@@ -99,8 +98,9 @@ class Set:
 
         p, (_, channelwise, full) = case.problem, TAILS[case.tail]
         shape = (p.batch, *p.output, p.filters)
-        self.x, self.w = normal(p.batch, p.height, p.width, p.channels), normal(
-            p.filters, *p.kernel, 1
+        self.x, self.w = (
+            normal(p.batch, p.height, p.width, p.channels),
+            normal(p.filters, *p.kernel, 1),
         )
         self.out = torch.empty(shape, device="cuda", dtype=torch.bfloat16)
         self.extras = [normal(p.filters) for _ in range(channelwise)]

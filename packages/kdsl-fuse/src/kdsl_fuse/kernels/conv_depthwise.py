@@ -113,4 +113,3 @@ class Window:
                     for v in range(c.width)
                 ]
                 put(y, place, 3, found, inside)
-
