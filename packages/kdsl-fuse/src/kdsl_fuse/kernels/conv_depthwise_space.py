@@ -49,8 +49,11 @@ def first(
 
 
 def _rows(height: int) -> int:
-    """Rows of a strip: 8, or 7 or 4 where fewer of them would lie outside of the image."""
-    return min((8, 7, 4), key=lambda rows: (-(-height // rows) * rows, -rows))
+    """Rows of a strip: up to 8, as many as leave the fewest outside of the image."""
+    most = min(height, 8)
+    return min(
+        range(max(most // 2, 1), most + 1), key=lambda rows: (-(-height // rows) * rows, -rows)
+    )
 
 
 def candidates(problem: ConvProblem) -> list[DepthwiseConfig]:
