@@ -12,7 +12,6 @@ ours, on all processors, and times the fastest two beside the chosen one.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import tomllib
@@ -26,8 +25,8 @@ from shapes import SHAPES_FILE, buffer_sets
 
 import kdsl_core as kd
 from kdsl_core.errors import KdslError
-from kdsl_fuse.kernels import conv_depthwise_space as space
 from kdsl_fuse.kernels import conv_depthwise_norm_plan as norm_plan
+from kdsl_fuse.kernels import conv_depthwise_space as space
 from kdsl_fuse.kernels.conv_depthwise_norm import Normalised
 from kdsl_fuse.kernels.conv_depthwise_norm_plan import NormalisedPlan, affine, biased
 from kdsl_fuse.kernels.conv_depthwise_plan import DepthwisePlan, DirectPlan, choose
@@ -99,8 +98,9 @@ class Set:
 
         p, (_, channelwise, full) = case.problem, TAILS[case.tail]
         shape = (p.batch, *p.output, p.filters)
-        self.x, self.w = normal(p.batch, p.height, p.width, p.channels), normal(
-            p.filters, *p.kernel, 1
+        self.x, self.w = (
+            normal(p.batch, p.height, p.width, p.channels),
+            normal(p.filters, *p.kernel, 1),
         )
         self.out = torch.empty(shape, device="cuda", dtype=torch.bfloat16)
         self.extras = [normal(p.filters) for _ in range(channelwise)]
@@ -132,8 +132,7 @@ def torchs(case: Case) -> Callable[..., Any]:
 def plans_of(case: Case, tune: int) -> list[Plan]:
     """The chosen plan, and some others."""
     if case.tail == "layer_norm":
-        plan = norm_plan.choose(case.problem)
-        return [] if plan is None else [plan]
+        return list(norm_plan.candidates(case.problem)[: 1 + tune])
     first = choose(case.problem, kd.bf16, target=TARGET, extras=TAILS[case.tail][2])
     others = space.candidates(case.problem) if tune else []
     others = random.Random(0).sample(others, min(tune, len(others)))
@@ -222,6 +221,7 @@ def main() -> None:
     jobs = [(case, plan) for case in cases for plan in plans_of(case, options.tune)]
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(build, jobs))
+    print(f"{len(jobs)} plans built", flush=True)
     if options.build_only:
         return
     import torch  # behind the processes, which must not share its driver

@@ -258,12 +258,13 @@ def test_given_result() -> None:
     assert_close(wide[..., 8:], *exact(p, x, w))
 
 
-def test_infinities_stay_where_they_are() -> None:
+@pytest.mark.parametrize("size", (3, 5, 7, 11))
+def test_infinities_stay_where_they_are(size: int) -> None:
     """Without tensor cores an infinity or NaN of a channel reaches that channel alone."""
-    p = problem((3, 3))
+    p = problem((size, size))
     x, w, _ = operands(p)
     x[0, 4, 4, 3], x[1, 4, 4, 9] = np.inf, np.nan
-    out = conv_depthwise(x, w, padding=1).astype(np.float64)
+    out = conv_depthwise(x, w, padding=size // 2, tensor_cores=False).astype(np.float64)
     strange = ~np.isfinite(out).all(axis=(0, 1, 2))
     assert np.flatnonzero(strange).tolist() == [3, 9]
 

@@ -22,13 +22,14 @@ WIDTHS = (16, 32, 64)  # channels of a tile: pixels of 32, 64 or 128 bytes, whic
 class DepthwiseConfig:
     """How a block computes its tiles.
 
-    `kernel`, `stride` and `dilation` are the convolution's, along height and width. A warp
-    computes `rows` rows of two strips of eight pixels at a time, for eight channels. A tile is
-    (images, blocks of `rows` rows, strips) of `slabs` times `channels` channels, one warp of each of
-    `teams` teams for eight of them. Tiles come through `stages` of shared memory, results leave
+    `kernel`, `stride`, `padding` and `dilation` are the convolution's, along height and width. A
+    warp computes `rows` rows of two strips of eight pixels at a time, for eight channels. A tile is
+    (images, blocks of `rows` rows, strips) of `slabs` times `channels` channels; each of `teams`
+    teams has a warp for eight of them. Tiles come through `stages` of shared memory, results leave
     through `buffers` of it. The taps of the first `products` columns are multiplied by tensor
     cores, two at a time, the others by ordinary instructions. Rows of the input are taken one at a
-    time, or two `together` that reach different results.
+    time, or two `together` that reach different results. Registers are few enough for
+    `blocks_per_sm` blocks.
     """
 
     kernel: tuple[int, int]

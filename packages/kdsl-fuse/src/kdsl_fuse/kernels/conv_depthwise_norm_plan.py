@@ -18,10 +18,15 @@ from kdsl_fuse.kernels.conv_depthwise_norm import Normalised
 from kdsl_fuse.kernels.conv_depthwise_sm90 import KERNELS, identity
 from kdsl_fuse.kernels.conv_problem import ConvProblem
 
-# blocks that share the channels of a pixel ↦ how many such clusters run at a time on an H200
-_CLUSTERS = {1: 132, 2: 64, 4: 28, 8: 13}
+# blocks that share the channels of a pixel ↦ how many such clusters run at a time on an H200, with
+# one block on each multiprocessor
+_CLUSTERS = {1: 132, 2: 64, 3: 42, 4: 28, 6: 19, 8: 13}
 _MOMENTS = 24  # registers, about
-_SLABS = (4, 3, 2, 1)  # of 32 channels, most first
+# channels of a slab, slabs, blocks of a multiprocessor, stages; what is chosen first comes first
+_WAYS = (
+    (32, 3, 1, 2), (32, 2, 1, 2), (32, 1, 2, 2), (32, 1, 1, 2), (16, 3, 2, 2), (16, 3, 2, 1),
+    (32, 1, 3, 1), (32, 1, 3, 2), (32, 2, 2, 1), (32, 3, 1, 1), (32, 2, 1, 1), (32, 1, 1, 1),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -43,7 +48,7 @@ class NormalisedPlan:
     def grid(self) -> tuple[int, int]:
         """Parts of the channels, and clusters."""
         whole = plain.DepthwisePlan(self.problem, self.config, 1 << 20).grid[1]
-        return self.cluster, min(whole, _CLUSTERS[self.cluster])
+        return self.cluster, min(whole, _CLUSTERS[self.cluster] * self.config.blocks_per_sm)
 
     @cached_property
     def launch(self) -> Any:
@@ -65,28 +70,31 @@ def refusal(problem: ConvProblem, dtype: DType, target: str = "sm_90a") -> str |
     """Why the convolution and its normalisation cannot share a kernel, None where they can."""
     reason = plain.refusal(problem, dtype, target)
     if reason is None and choose(problem) is None:
-        reason = f"up to 8 blocks with up to 128 channels each do not share {problem.channels}"
+        reason = f"up to 8 blocks with 32, 64 or 96 channels each do not share {problem.channels}"
     return reason
 
 
 @lru_cache(maxsize=1024)
 def choose(problem: ConvProblem) -> NormalisedPlan | None:
     """The plan for these sizes; None where no cluster of blocks holds all channels."""
-    p = problem
-    base = space.first(p)
-    for slabs in _SLABS:
-        parts, rest = divmod(p.channels, 32 * slabs)
-        if base is None or rest or parts not in _CLUSTERS:
+    return next(iter(candidates(problem)), None)
+
+
+def candidates(problem: ConvProblem) -> list[NormalisedPlan]:
+    """Plans that have room, the chosen one first."""
+    p, base, found = problem, space.first(problem), []
+    for channels, slabs, blocks, stages in _WAYS if base else ():
+        parts, rest = divmod(p.channels, channels * slabs)
+        if rest or parts not in _CLUSTERS:
             continue
-        for stages in (2, 1):
-            config = replace(
-                base, channels=32, slabs=slabs, teams=1, stages=stages, blocks_per_sm=1,
-                tile=(1, 1, 1),
-            )  # fmt: skip
-            found = space.fitted(p, config, _moment_bytes(config, parts))
-            if found is not None and space.registers(found) + _MOMENTS <= space.allowed(found):
-                return NormalisedPlan(p, found)
-    return None
+        config = replace(
+            base, channels=channels, slabs=slabs, teams=1, stages=stages, blocks_per_sm=blocks,
+            tile=(1, 1, 1),
+        )  # fmt: skip
+        fitting = space.fitted(p, config, _moment_bytes(config, parts))
+        if fitting and space.registers(fitting) + _MOMENTS <= space.allowed(fitting):
+            found.append(NormalisedPlan(p, fitting))
+    return found
 
 
 def _moment_bytes(config: DepthwiseConfig, parts: int) -> int:

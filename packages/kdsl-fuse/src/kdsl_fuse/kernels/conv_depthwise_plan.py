@@ -114,7 +114,9 @@ class DirectPlan:
         self.launch(x, taps, out, *extras, epilogue=epilogue, config=self.config)
 
 
-def refusal(problem: ConvProblem, dtype: DType, target: str = "sm_90a") -> str | None:
+def refusal(
+    problem: ConvProblem, dtype: DType, target: str = "sm_90a", *, tensor_cores: bool = True
+) -> str | None:
     """Why the Hopper kernel cannot compute it, None where it can: the portable one does, then."""
     if target_of(target).number < HOPPER:
         return f"it copies tiles by TMA, which {target} does not have"
@@ -124,8 +126,8 @@ def refusal(problem: ConvProblem, dtype: DType, target: str = "sm_90a") -> str |
         return f"it has one filter for each channel, not {problem.filters} for {problem.channels}"
     if problem.channels % LANE_CHANNELS:
         return f"its warps take {LANE_CHANNELS} channels each, which {problem.channels} are not"
-    if space.first(problem) is None:
-        return "no tile of it fits shared memory"
+    if space.first(problem, tensor_cores=tensor_cores) is None:
+        return "no tile of it fits shared memory and registers"
     return None
 
 
@@ -137,6 +139,7 @@ def choose(
     target: str = "sm_90a",
     width: int | None = None,
     extras: int = 0,
+    tensor_cores: bool = True,
     multiprocessors: int = MULTIPROCESSORS,
 ) -> DepthwisePlan | DirectPlan:
     """The plan for these sizes, and a tail with `extras` as large as the result.
@@ -146,8 +149,9 @@ def choose(
     Raises: ArgumentError K977, K978.
     """
     check(problem, dtype)
-    if width is None and refusal(problem, dtype, target) is None:
-        config = space.first(problem, extras) or space.first(problem)
+    if width is None and refusal(problem, dtype, target, tensor_cores=tensor_cores) is None:
+        config = space.first(problem, extras, tensor_cores)
+        config = config or space.first(problem, tensor_cores=tensor_cores)
         assert config is not None
         return DepthwisePlan(problem, config, multiprocessors)
     most = math.gcd(problem.filters, problem.channels, 16 // dtype.bytes)
@@ -197,13 +201,14 @@ def conv_depthwise(
     dilation: int | tuple[int, int] = 1,
     extras: Sequence[Any] = (),
     epilogue: Callable[..., Any] = identity,
+    tensor_cores: bool = True,
     target: str | None = None,
 ) -> Any:
     """epilogue(convolution + bias, extras…) of each channel by itself; returns `out`.
 
-    Sums are accumulated in f32 and rounded once. Where tensor cores take a part of the taps
-    (f16 and bf16, windows of 5 × 5 and more, Hopper), an infinity or NaN of one channel makes
-    NaN of its seven neighbours in a group of eight, too.
+    Sums are accumulated in f32 and rounded once. Where tensor cores take a part of the taps (f16
+    and bf16 on Hopper), an infinity or NaN of one channel makes NaN of its seven neighbours in a
+    group of eight, too; with `tensor_cores=False` they take none.
 
     Shapes: x (batch, height, width, channels), w (filters, R, S, 1) with a multiple of the channels
     as filters, bias (filters), out (batch, rows, columns, filters); extras are broadcast to out.
@@ -222,8 +227,10 @@ def conv_depthwise(
     gpu = arrays.gpu_of(x)
     target = target or ("sm_90a" if gpu is None else gpu.target)
     full = sum(any(facts_of(extra, "extra").strides[:3]) for extra in seen)
-    options = {"target": target, "width": access_width(x, w, out, seen), "extras": full}
-    plan = choose(problem, facts_of(x, "x").dtype, **options)
+    plan = choose(
+        problem, facts_of(x, "x").dtype, target=target, width=access_width(x, w, out, seen),
+        extras=full, tensor_cores=tensor_cores,
+    )  # fmt: skip
     plan.run(x, w, out, *seen, epilogue=epilogue)
     return out
 

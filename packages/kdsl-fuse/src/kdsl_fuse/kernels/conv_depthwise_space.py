@@ -18,14 +18,16 @@ MOST_UNITS = 8  # of a tile of several images
 MOST_EXTENT = 256  # of a box that TMA copies
 # teams of a block, blocks of a multiprocessor, stages
 _SHARES = (
-    (1, 1, 2), (1, 1, 3), (1, 2, 2), (1, 3, 1), (1, 4, 1), (1, 4, 2), (2, 1, 2), (2, 1, 3),
-    (2, 2, 1), (2, 2, 2), (3, 1, 2), (3, 1, 3), (4, 1, 2), (4, 1, 3), (4, 1, 4),
+    (1, 1, 2), (1, 1, 3), (1, 2, 2), (1, 2, 3), (1, 3, 1), (1, 4, 1), (1, 4, 2), (2, 1, 2),
+    (2, 1, 3), (2, 1, 4), (2, 2, 1), (2, 2, 2), (3, 1, 2), (4, 1, 2), (4, 1, 3),
 )  # fmt: skip
 _FIRST = ((4, 1, 2), (3, 1, 2), (2, 1, 2), (1, 3, 1), (1, 2, 1), (1, 1, 1))
 
 
 @lru_cache(maxsize=1024)
-def first(problem: ConvProblem, extras: int = 0) -> DepthwiseConfig | None:
+def first(
+    problem: ConvProblem, extras: int = 0, tensor_cores: bool = True
+) -> DepthwiseConfig | None:
     """The configuration that is chosen for a tail with `extras` of the result's size.
 
     None where no tile fits.
@@ -33,7 +35,7 @@ def first(problem: ConvProblem, extras: int = 0) -> DepthwiseConfig | None:
     p = problem
     rows = _rows(p.output[0])
     large = p.kernel[0] * p.kernel[1] >= 25
-    products = (p.kernel[1] - 1) // 2 * 2 if large else 0
+    products = (p.kernel[1] - 1) // 2 * 2 if large and tensor_cores else 0
     for teams, blocks, stages in _FIRST:
         config = DepthwiseConfig(
             p.kernel, p.stride, p.padding, p.dilation, 32 if p.channels > 16 else 16, rows,
@@ -47,8 +49,11 @@ def first(problem: ConvProblem, extras: int = 0) -> DepthwiseConfig | None:
 
 
 def _rows(height: int) -> int:
-    """Rows of a strip: 8, or 7 or 4 where fewer of them would lie outside of the image."""
-    return min((8, 7, 4), key=lambda rows: (-(-height // rows) * rows, -rows))
+    """Rows of a strip: up to 8, as many as leave the fewest outside of the image."""
+    most = min(height, 8)
+    return min(
+        range(max(most // 2, 1), most + 1), key=lambda rows: (-(-height // rows) * rows, -rows)
+    )
 
 
 def candidates(problem: ConvProblem) -> list[DepthwiseConfig]:
@@ -60,7 +65,7 @@ def candidates(problem: ConvProblem) -> list[DepthwiseConfig]:
     )
     found = {}
     for (channels, slabs), rows, (teams, blocks, stages), products, together in options:
-        if teams * channels * slabs > MOST_CHANNELS or (together == 1 and products):
+        if teams * channels * slabs > MOST_CHANNELS or together == 1:
             continue
         config = DepthwiseConfig(
             p.kernel, p.stride, p.padding, p.dilation, channels, rows, teams=teams, stages=stages,
