@@ -55,7 +55,9 @@ class TmaHalo(Halo):
         super().__init__(config, x, work)
         tile = (config.images, config.slab, config.width, config.line)
         steps = (1, 1, config.stride[1], 1)
-        self.copy = kd.tma_load(x, self.slabs[..., 0, 0], tile, steps=steps)
+        self.copy = kd.tma_load(
+            x, self.slabs[..., 0, 0], tile, steps=steps, promotion=config.promotion
+        )
         bytes_ = self.copy.bytes * len(config.planes)
         self.ring = kd.collective.TmaPipeline(config.stages, bytes_, config.warps)
         self.at = RingPosition(config.stages, 0, 0)
@@ -91,7 +93,7 @@ def fill_ring(halo):
             stage, full = writer.acquire()
             for plane, first in enumerate(halo.config.planes):
                 at = tile.image, row, column + first, halo.work.chunk * halo.config.line
-                halo.copy(halo.slabs[..., plane, stage], at, full)
+                halo.copy(halo.slabs[..., plane, stage], at, full, cache=halo.config.caches[0])
             writer.advance()
             tile.advance()
 

@@ -20,6 +20,8 @@ from kdsl_fuse.strided import Strided, broadcasts
 
 BARRIER_BYTES = 2048  # of shared memory that tiles leave to barriers and alignment
 MOST_WEIGHTS = 80  # registers of a thread for weights
+WIDE_REGISTERS = 168  # of a thread that has four octets of filters and weights in shared memory
+MOST_LOOPED = 48  # octets times rows times octets of channels where the kernel counts the steps
 MOST_SHARED = 7  # octets times rows of a kernel whose weights are in shared memory, else it spills
 MOST_ROWS = 14  # of a step
 MOST_FILTERS = 256  # of a line's groups
@@ -157,10 +159,13 @@ def _first_configs(
             warps=_filters(line, group) // (OCTET * octets), paired=paired, copies=copies,
             buffers=buffers, staged=staged,
         )  # fmt: skip
+        shared = replace(config, weights="shared")
         if config.weight_registers <= MOST_WEIGHTS:
             yield config
-        elif octets * problem.kernel[0] <= MOST_SHARED:
-            yield replace(config, weights="shared")
+        elif not shared.looped and octets * problem.kernel[0] <= MOST_SHARED:
+            yield shared
+        if shared.looped and octets * problem.kernel[0] * shared.octets_read <= MOST_LOOPED:
+            yield shared
 
 
 def _deepest_configs(
@@ -178,8 +183,19 @@ def _deepest_configs(
             buffers=max(first.buffers, teams + first.buffers - 1),
         )  # fmt: skip
         config = _deepest(problem, wanted, target)
-        if config is not None and config.registers_wanted <= config.registers_allowed:
+        if config is not None and _spills_nothing(config):
             yield config
+
+
+def _spills_nothing(config: GroupedConfig) -> bool:
+    """Whether registers suffice, as far as is known.
+
+    The assembler unrolls a counted loop of products, and then wants more for four octets.
+    """
+    wide = config.looped and config.octets > 2
+    if wide and (config.units > 4 or config.registers_allowed < WIDE_REGISTERS):
+        return False
+    return config.registers_wanted <= config.registers_allowed
 
 
 def _heights(problem: ConvProblem, first: GroupedConfig) -> list[int]:
