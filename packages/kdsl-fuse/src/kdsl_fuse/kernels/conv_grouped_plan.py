@@ -12,6 +12,7 @@ import kdsl_core as kd
 from kdsl_core.ir.target import Target, target_of
 from kdsl_core.lang.arguments import ArrayFacts, facts_of
 from kdsl_fuse import arrays
+from kdsl_fuse.kernels import conv_grouped_model as model
 from kdsl_fuse.kernels.conv_grouped import ENTRIES, identity
 from kdsl_fuse.kernels.conv_grouped_config import LINES, OCTET, PAIRED, PANEL, GroupedConfig
 from kdsl_fuse.kernels.conv_problem import ConvProblem
@@ -26,10 +27,6 @@ MOST_SHARED = 7  # octets times rows of a kernel whose weights are in shared mem
 MOST_ROWS = 14  # of a step
 MOST_FILTERS = 256  # of a line's groups
 WIDTHS = (2, 64)  # channels of a group, least and most
-# Of the model: bytes that a multiprocessor reads and writes in a cycle, cycles of its tensor cores
-# for a matrix product, from one product of a sum to the next, and around a strip and a step.
-BYTES_PER_CYCLE, PRODUCT_CYCLES, CHAIN_CYCLES, STRIP_CYCLES, STEP_CYCLES = 18.0, 1.6, 20, 150, 500
-LINE_COST = {16: 1.25, 32: 1.03, 64: 1.0}  # of memory, by channels of a line
 TMA = 90  # the first target that has it
 ADDRESSABLE = 16  # bytes that starts and strides are multiples of
 
@@ -59,9 +56,7 @@ class GroupedPlan:
     @property
     def items(self) -> int:
         """Pieces of images, each with one line of channels, that blocks take one by one."""
-        (rows, columns), c = self.problem.output, self.config
-        packs = -(-self.problem.batch // c.images)
-        return packs * -(-rows // (c.rows * c.steps)) * -(-columns // c.columns)
+        return model.items(self.problem, self.config)
 
     @property
     def grid(self) -> int:
@@ -125,19 +120,8 @@ def candidates(
 
 
 def _cycles(plan: GroupedPlan) -> float:
-    """Clock cycles of a launch by a simple model, its numbers being those of an H200."""
-    p, c = plan.problem, plan.config
-    memory = p.moved_bytes(2) / plan.multiprocessors / BYTES_PER_CYCLE * LINE_COST[c.line]
-    turns = -(-plan.items // (plan.grid // plan.chunks))
-    steps = turns * c.steps * -(-plan.grid // plan.multiprocessors)  # of a multiprocessor
-    chain = c.kernel[0] * -(-c.octets_read * c.kernel[1] // 2)  # products of one sum
-    products = chain * c.units * c.octets  # of a strip, by a warp
-    tensor = steps * products * c.strips * c.parts * PRODUCT_CYCLES
-    strip = max(chain * CHAIN_CYCLES, products * c.together * 4 * PRODUCT_CYCLES) + STRIP_CYCLES
-    step = STEP_CYCLES + -(-c.strips // c.together) * strip
-    started = c.slabs / c.steps  # slabs that a block waits for without a step
-    latency = started * steps / c.blocks_per_sm * step / c.teams
-    return max(memory, tensor, latency) + 0.2 * (memory + tensor + latency)
+    blocks = plan.grid // plan.chunks
+    return model.cycles(plan.problem, plan.config, blocks, plan.multiprocessors)
 
 
 def _first_configs(
