@@ -8,6 +8,7 @@ Warps multiply registers, and add to some independent sums each, with nothing el
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import Any
 
 import torch
@@ -62,7 +63,7 @@ def main() -> None:
             for sums in (1, 2, 4, 8):
                 y = torch.empty(chips * 32 * warps, device="cuda")
                 launch = multiply[chips, 32 * warps]
-                run = lambda: launch(x, y, atom=atom, sums=sums)  # noqa: B023,E731
+                run = partial(launch, x, y, atom=atom, sums=sums)
                 run()
                 torch.cuda.synchronize()
                 took = seconds(run) - 3e-6
