@@ -166,9 +166,10 @@ def _deepest_configs(
             first, rows=rows, warps=warps, together=together, blocks_per_sm=blocks,
             buffers=max(first.buffers, teams + first.buffers - 1),
         )  # fmt: skip
-        config = _deepest(problem, wanted, target)
-        if config is not None and _spills_nothing(config):
-            yield config
+        for steps in _steps(problem, wanted):
+            config = _deepest(wanted, steps, target)
+            if config is not None and _spills_nothing(config):
+                yield config
 
 
 def _spills_nothing(config: GroupedConfig) -> bool:
@@ -209,9 +210,8 @@ def _tile_columns(columns: int, across: int) -> int:
     return -(-columns // (tiles * across)) * across
 
 
-def _deepest(problem: ConvProblem, wanted: GroupedConfig, target: Target) -> GroupedConfig | None:
-    """The configuration with as many steps as an item may have, and as many stages as fit."""
-    steps = _steps(problem, wanted)
+def _deepest(wanted: GroupedConfig, steps: int, target: Target) -> GroupedConfig | None:
+    """The configuration with as many stages as fit."""
     room = (target.shared_bytes + 1024) // wanted.blocks_per_sm - 1024 - BARRIER_BYTES
     for stages in range(12, 1, -1):
         try:
@@ -223,13 +223,13 @@ def _deepest(problem: ConvProblem, wanted: GroupedConfig, target: Target) -> Gro
     return None
 
 
-def _steps(problem: ConvProblem, first: GroupedConfig) -> int:
-    """Steps of an item: down the whole image, unless that leaves multiprocessors idle."""
+def _steps(problem: ConvProblem, first: GroupedConfig) -> set[int]:
+    """Steps of an item: down the whole image, or part of it, so that there are more items."""
     whole = -(-problem.output[0] // first.rows)
     across = -(-problem.output[1] // first.columns) * -(-problem.channels // first.line)
     packs = -(-problem.batch // first.images)
     wanted = -(-4 * MULTIPROCESSORS // (packs * across))
-    return max(-(-whole // max(wanted, 1)), 1)
+    return {whole, max(-(-whole // max(wanted, 1)), 1)}
 
 
 def conv_grouped(
