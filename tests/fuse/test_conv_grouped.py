@@ -295,3 +295,18 @@ def test_problem() -> None:
     found = problem_of(X, W, 8, (2, 1), 1, 2)
     assert found.output == (3, 6)
     assert GroupedPlan(found, SMALL).chunks == 1
+
+
+@pytest.mark.parametrize("problem", PROBLEMS[:7], ids=str)
+def test_counters(problem: ConvProblem) -> None:
+    """Chosen plans read and write shared memory without conflicts, and whole sectors by TMA."""
+    config = choose(problem).config
+    groups = config.line // config.group[0]
+    run = simulated(
+        config, Images(config.images, problem.height, problem.width, groups), blocks=1,
+        numerics="fast",
+    )  # fmt: skip
+    counts = run.profile.totals
+    assert run.profile.bank_conflicts == 0
+    for kind in ("tma_load", "tma_store"):
+        assert counts[f"{kind}_sectors"] == counts[f"{kind}_ideal_sectors"] > 0

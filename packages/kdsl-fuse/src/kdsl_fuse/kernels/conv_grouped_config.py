@@ -51,6 +51,8 @@ class GroupedConfig:
     weights: str = "registers"
     staged: int | None = None
     together: int = 1
+    caches: tuple[str | None, str | None] = (None, None)
+    promotion: int = 256
     blocks_per_sm: int = 1
 
     def __post_init__(self) -> None:
@@ -206,6 +208,12 @@ class GroupedConfig:
         return 2 * taps * self.kernel[0] * self.octets
 
     @property
+    def looped(self) -> bool:
+        """Whether the kernel counts the steps of the products, all of which have two octets."""
+        plain = self.planes == tuple(range(len(self.planes)))
+        return self.weights == "shared" and self.octets_read % 2 == 0 and plain
+
+    @property
     def registers_allowed(self) -> int:
         """Most registers of a thread: a quarter of a multiprocessor's serves every fourth warp."""
         warps = -(-self.threads // WARP * self.blocks_per_sm // 4)
@@ -215,8 +223,8 @@ class GroupedConfig:
     def registers_wanted(self) -> int:
         """Registers of a thread with which the assembler spills nothing, as it was seen to."""
         held = self.weight_registers
-        if self.weights == "shared":  # those of a few steps of the products
-            held = 12 * self.kernel[0] * self.octets
+        if self.weights == "shared":  # those of a step, or of a few steps
+            held = (2 if self.looped else 12) * self.kernel[0] * self.octets
         sums = self.together * self.units * self.octets
         return held * 9 // 8 + 4 * sums + 10 * self.together + 40
 

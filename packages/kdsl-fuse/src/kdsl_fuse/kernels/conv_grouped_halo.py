@@ -38,6 +38,12 @@ class Halo:
         row = tile.row * c.stride[0] + tile.slab * c.slab - (c.padding[0] + c.unread)
         return row, tile.column * c.stride[1] - c.padding[1]
 
+    def lacks_rows(self, tile: Walk) -> Any:
+        """Whether nobody reads the first rows of a slab: the item's first, if slabs overlap."""
+        if self.config.unread == 0 or self.config.window == 1:
+            return self.config.unread > 0
+        return tile.slab == 0
+
     def starts(self) -> list[Any]:
         """For each slab of the window, its start less that of a window in one piece."""
         stages, rows, found = self.config.stages, self.config.plane, []
@@ -53,16 +59,27 @@ class TmaHalo(Halo):
 
     def __init__(self, config: Any, x: Any, work: Work) -> None:
         super().__init__(config, x, work)
-        tile = (config.images, config.slab, config.width, config.line)
-        steps = (1, 1, config.stride[1], 1)
-        self.copy = kd.tma_load(x, self.slabs[..., 0, 0], tile, steps=steps)
-        bytes_ = self.copy.bytes * len(config.planes)
-        self.ring = kd.collective.TmaPipeline(config.stages, bytes_, config.warps)
+        planes = len(config.planes)
+        self.copies = [self._copy(config.unread), self._copy(0)]
+        self.bytes = [copy.bytes * planes for copy, _ in self.copies]
+        self.ring = kd.collective.TmaPipeline(config.stages, self.bytes[1], config.warps)
         self.at = RingPosition(config.stages, 0, 0)
+
+    def _copy(self, unread: int) -> tuple[Any, Any]:
+        """Loads of slabs without some rows at their start, and the places of the others."""
+        c, x, whole = self.config, self.x, self.slabs.layout
+        rows = kd.Layout(c.slab - unread, whole.stride[1])
+        layout = kd.make_layout(whole[0], rows, *(whole[i] for i in range(2, 6)))
+        slabs = self.slabs.with_layout(layout, unread * c.width * c.line)
+        tile = (c.images, c.slab - unread, c.width, c.line)
+        steps = (1, 1, c.stride[1], 1)
+        copy = kd.tma_load(x, slabs[..., 0, 0], tile, steps=steps, promotion=c.promotion)
+        return copy, slabs
 
     def init(self) -> None:
         """Make the barriers. Threads: one, then a barrier of all."""
-        self.copy.prefetch()
+        for copy, _ in self.copies:
+            copy.prefetch()
         self.ring.init()
 
     def begin(self) -> None:
@@ -84,16 +101,27 @@ class TmaHalo(Halo):
 @kd.func
 def fill_ring(halo):
     """Copy all slabs of the block's items, each as soon as its stage is free. Threads: a warp."""
-    writer, tile = halo.ring.writer(), halo.work.walk()
+    ring, at, tile = halo.ring, RingPosition(halo.config.stages, 0, 1), halo.work.walk()
     if kd.elect_one():
         for _ in kd.range(halo.work.total):
-            row, column = halo.corner(tile)
-            stage, full = writer.acquire()
-            for plane, first in enumerate(halo.config.planes):
-                at = tile.image, row, column + first, halo.work.chunk * halo.config.line
-                halo.copy(halo.slabs[..., plane, stage], at, full)
-            writer.advance()
+            ring.empty[at.stage].wait(at.parity)
+            if halo.lacks_rows(tile):
+                copy_planes(halo, tile, at.stage, whole=False)
+            else:
+                copy_planes(halo, tile, at.stage, whole=True)
+            at.advance()
             tile.advance()
+
+
+def copy_planes(halo, tile, stage, whole):
+    """Start the copies of a slab, but perhaps for the rows that nobody reads."""
+    c, full = halo.config, halo.ring.full[stage]
+    unread, (copy, slabs) = 0 if whole else c.unread, halo.copies[whole]
+    full.arrive_expect(halo.bytes[whole])
+    row, column = halo.corner(tile)
+    for plane, first in enumerate(c.planes):
+        at = tile.image, row + unread, column + first, halo.work.chunk * c.line
+        copy(slabs[..., plane, stage], at, full, cache=c.caches[0])
 
 
 class AsyncHalo(Halo):
@@ -145,6 +173,8 @@ def copy_slab(halo, number):
                 channel = halo.work.chunk * c.line + octet
                 inside = (h >= 0) & (h < x.shape[1]) & (w >= 0) & (w < x.shape[2])
                 inside = inside & (channel < x.shape[3]) & (n < x.shape[0])
+                if c.unread > 0 and halo.lacks_rows(tile):
+                    inside = inside & (row >= c.unread)
                 at = kd.where(inside, x.layout((n, h, w, channel)), 0)
                 source = x.with_layout(kd.Layout(OCTET), at.assume_divisible(OCTET))
                 to = halo.slabs.layout((image, row, column, octet, plane, stage))

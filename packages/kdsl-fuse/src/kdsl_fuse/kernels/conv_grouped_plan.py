@@ -12,6 +12,7 @@ import kdsl_core as kd
 from kdsl_core.ir.target import Target, target_of
 from kdsl_core.lang.arguments import ArrayFacts, facts_of
 from kdsl_fuse import arrays
+from kdsl_fuse.kernels import conv_grouped_model as model
 from kdsl_fuse.kernels.conv_grouped import ENTRIES, identity
 from kdsl_fuse.kernels.conv_grouped_config import LINES, OCTET, PAIRED, PANEL, GroupedConfig
 from kdsl_fuse.kernels.conv_problem import ConvProblem
@@ -20,14 +21,12 @@ from kdsl_fuse.strided import Strided, broadcasts
 
 BARRIER_BYTES = 2048  # of shared memory that tiles leave to barriers and alignment
 MOST_WEIGHTS = 80  # registers of a thread for weights
+WIDE_REGISTERS = 168  # of a thread that has four octets of filters and weights in shared memory
+MOST_LOOPED = 48  # octets times rows times octets of channels where the kernel counts the steps
 MOST_SHARED = 7  # octets times rows of a kernel whose weights are in shared memory, else it spills
 MOST_ROWS = 14  # of a step
 MOST_FILTERS = 256  # of a line's groups
 WIDTHS = (2, 64)  # channels of a group, least and most
-# Of the model: bytes that a multiprocessor reads and writes in a cycle, cycles of its tensor cores
-# for a matrix product, from one product of a sum to the next, and around a strip and a step.
-BYTES_PER_CYCLE, PRODUCT_CYCLES, CHAIN_CYCLES, STRIP_CYCLES, STEP_CYCLES = 18.0, 1.6, 20, 150, 500
-LINE_COST = {16: 1.25, 32: 1.03, 64: 1.0}  # of memory, by channels of a line
 TMA = 90  # the first target that has it
 ADDRESSABLE = 16  # bytes that starts and strides are multiples of
 
@@ -57,9 +56,7 @@ class GroupedPlan:
     @property
     def items(self) -> int:
         """Pieces of images, each with one line of channels, that blocks take one by one."""
-        (rows, columns), c = self.problem.output, self.config
-        packs = -(-self.problem.batch // c.images)
-        return packs * -(-rows // (c.rows * c.steps)) * -(-columns // c.columns)
+        return model.items(self.problem, self.config)
 
     @property
     def grid(self) -> int:
@@ -123,19 +120,8 @@ def candidates(
 
 
 def _cycles(plan: GroupedPlan) -> float:
-    """Clock cycles of a launch by a simple model, its numbers being those of an H200."""
-    p, c = plan.problem, plan.config
-    memory = p.moved_bytes(2) / plan.multiprocessors / BYTES_PER_CYCLE * LINE_COST[c.line]
-    turns = -(-plan.items // (plan.grid // plan.chunks))
-    steps = turns * c.steps * -(-plan.grid // plan.multiprocessors)  # of a multiprocessor
-    chain = c.kernel[0] * -(-c.octets_read * c.kernel[1] // 2)  # products of one sum
-    products = chain * c.units * c.octets  # of a strip, by a warp
-    tensor = steps * products * c.strips * c.parts * PRODUCT_CYCLES
-    strip = max(chain * CHAIN_CYCLES, products * c.together * 4 * PRODUCT_CYCLES) + STRIP_CYCLES
-    step = STEP_CYCLES + -(-c.strips // c.together) * strip
-    started = c.slabs / c.steps  # slabs that a block waits for without a step
-    latency = started * steps / c.blocks_per_sm * step / c.teams
-    return max(memory, tensor, latency) + 0.2 * (memory + tensor + latency)
+    blocks = plan.grid // plan.chunks
+    return model.cycles(plan.problem, plan.config, blocks, plan.multiprocessors)
 
 
 def _first_configs(
@@ -157,10 +143,13 @@ def _first_configs(
             warps=_filters(line, group) // (OCTET * octets), paired=paired, copies=copies,
             buffers=buffers, staged=staged,
         )  # fmt: skip
+        shared = replace(config, weights="shared")
         if config.weight_registers <= MOST_WEIGHTS:
             yield config
-        elif octets * problem.kernel[0] <= MOST_SHARED:
-            yield replace(config, weights="shared")
+        elif not shared.looped and octets * problem.kernel[0] <= MOST_SHARED:
+            yield shared
+        if shared.looped and octets * problem.kernel[0] * shared.octets_read <= MOST_LOOPED:
+            yield shared
 
 
 def _deepest_configs(
@@ -177,9 +166,21 @@ def _deepest_configs(
             first, rows=rows, warps=warps, together=together, blocks_per_sm=blocks,
             buffers=max(first.buffers, teams + first.buffers - 1),
         )  # fmt: skip
-        config = _deepest(problem, wanted, target)
-        if config is not None and config.registers_wanted <= config.registers_allowed:
-            yield config
+        for steps in _steps(problem, wanted):
+            config = _deepest(wanted, steps, target)
+            if config is not None and _spills_nothing(config):
+                yield config
+
+
+def _spills_nothing(config: GroupedConfig) -> bool:
+    """Whether registers suffice, as far as is known.
+
+    The assembler unrolls a counted loop of products, and then wants more for four octets.
+    """
+    wide = config.looped and config.octets > 2
+    if wide and (config.units > 4 or config.registers_allowed < WIDE_REGISTERS):
+        return False
+    return config.registers_wanted <= config.registers_allowed
 
 
 def _heights(problem: ConvProblem, first: GroupedConfig) -> list[int]:
@@ -209,9 +210,8 @@ def _tile_columns(columns: int, across: int) -> int:
     return -(-columns // (tiles * across)) * across
 
 
-def _deepest(problem: ConvProblem, wanted: GroupedConfig, target: Target) -> GroupedConfig | None:
-    """The configuration with as many steps as an item may have, and as many stages as fit."""
-    steps = _steps(problem, wanted)
+def _deepest(wanted: GroupedConfig, steps: int, target: Target) -> GroupedConfig | None:
+    """The configuration with as many stages as fit."""
     room = (target.shared_bytes + 1024) // wanted.blocks_per_sm - 1024 - BARRIER_BYTES
     for stages in range(12, 1, -1):
         try:
@@ -223,13 +223,13 @@ def _deepest(problem: ConvProblem, wanted: GroupedConfig, target: Target) -> Gro
     return None
 
 
-def _steps(problem: ConvProblem, first: GroupedConfig) -> int:
-    """Steps of an item: down the whole image, unless that leaves multiprocessors idle."""
+def _steps(problem: ConvProblem, first: GroupedConfig) -> set[int]:
+    """Steps of an item: down the whole image, or part of it, so that there are more items."""
     whole = -(-problem.output[0] // first.rows)
     across = -(-problem.output[1] // first.columns) * -(-problem.channels // first.line)
     packs = -(-problem.batch // first.images)
     wanted = -(-4 * MULTIPROCESSORS // (packs * across))
-    return max(-(-whole // max(wanted, 1)), 1)
+    return {whole, max(-(-whole // max(wanted, 1)), 1)}
 
 
 def conv_grouped(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import kdsl_core as kd
@@ -47,27 +48,32 @@ class Weights:
             for step in range(len(self.steps)):
                 self.held[r, step] = self.fragment(r, step)
 
-    def at(self, r: int, step: int) -> Any:
-        """The fragment of a row of the kernel and a step."""
+    def at(self, r: int, step: Any) -> Any:
+        """The fragment of a row of the kernel and a step, which the kernel may count."""
         if self.shared is None:
             return self.held[r, step]
-        b = self._empty(step)
-        kd.copy(self.kept(r, step), b.with_layout(kd.Layout(self._elements(len(self.steps[step])))))
+        b, kept = self._empty(step), self.kept(r, step)
+        kd.copy(kept, b.with_layout(kd.Layout(kept.shape)))
         return b
 
-    def kept(self, r: int, step: int) -> Any:
-        """Where the lane's part of a fragment lies in shared memory."""
+    def kept(self, r: int, step: Any) -> Any:
+        """Where the lane's part of a fragment lies in shared memory: pieces of up to 16 bytes."""
         assert self.shared is not None
-        elements = self._elements(len(self.steps[step]))
+        elements = self._elements(self._taps(step))
+        piece = math.gcd(elements, OCTET)
         at = self.shared.layout((0, r * len(self.steps) + step, self.part))
-        return self.shared.with_layout(kd.Layout(elements), at + kd.lane_idx() * elements)
+        layout = kd.Layout((piece, elements // piece), (1, WARP * piece))
+        return self.shared.with_layout(layout, at + kd.lane_idx() * piece)
+
+    def _taps(self, step: Any) -> int:
+        return len(self.steps[step]) if isinstance(step, int) else 2
 
     def _elements(self, taps: int) -> int:
         """Elements of a fragment that a lane takes."""
         return 2 * taps * self.config.octets
 
-    def _empty(self, step: int) -> Any:
-        taps = len(self.steps[step])
+    def _empty(self, step: Any) -> Any:
+        taps = self._taps(step)
         return self.mma[taps - 1].make_fragment_B((OCTET * self.config.octets, OCTET * taps))
 
     def fragment(self, r: int, step: int) -> Any:
@@ -99,4 +105,4 @@ def share(weights, team):
             for step in range(len(weights.steps)):
                 b = weights.fragment(r, step)
                 kept = weights.kept(r, step)
-                kd.copy(b.with_layout(kept.layout), kept)
+                kd.copy(b.with_layout(kd.Layout(kept.shape)), kept)
