@@ -195,6 +195,7 @@ def main() -> None:
     words = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     words.add_argument("--cases", nargs="+", type=int, help="numbers of shapes, instead of all")
     words.add_argument("--fused", action="store_true", help="BatchNorm, residual and ReLU behind")
+    words.add_argument("--batch", type=int, help="images, instead of the shapes' own numbers")
     words.add_argument("--most", type=int, default=30, help="plans of kdsl for a shape")
     words.add_argument("--verbose", action="store_true", help="name each plan before it runs")
     words.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
@@ -205,7 +206,8 @@ def main() -> None:
     torch.backends.cudnn.benchmark = True
     rows = tomllib.loads(SHAPES_FILE.read_text())["conv"]["dense"]
     chosen = options.cases or range(len(rows))
-    cases = [Case.of(rows[i], options.fused) for i in chosen]
+    sized = [[options.batch or rows[i][0], *rows[i][1:]] for i in chosen]
+    cases = [Case.of(row, options.fused) for row in sized]
     name = "conv-fused" if options.fused else "conv"
     run(cases, partial(measure, options=options), options.seconds, name)
 
