@@ -57,7 +57,7 @@ def packed(packing: Packing, x: Array, w: Array) -> tuple[Array, Array]:
     copies = [np.full(shape, np.nan, x.dtype) for shape in packing.shapes]
     kd.simulate(
         pack_pixels, grid=packing.grid, block=THREADS, args=(x, copies[0], w, copies[1]),
-        kwargs={"places": packing.places}, checks=CHECKS, overlap=True,
+        kwargs={"places": packing.places(x, w)}, checks=CHECKS, overlap=True,
     )  # fmt: skip
     assert not any(np.isnan(copy.astype(np.float32)).any() for copy in copies)
     return packing.views(*copies)
@@ -116,6 +116,15 @@ def test_packed(name: str) -> None:
     assert plan.packing is not None
     assert plan.packing.joined == (problem.channels <= 3 and problem.dilation == (1, 1))
     assert_close(convolve(plan, x, w), exact(problem, x, w))
+
+
+@pytest.mark.parametrize("name", ("7x7/2", "13 channels", "68 channels"))
+def test_packed_from_planes(name: str) -> None:
+    """The same from images and filters in NCHW."""
+    problem = STEMS[name]
+    x, w = operands(problem)
+    planes = lying(x, (0, 3, 1, 2)), lying(w, (0, 3, 1, 2))
+    assert_close(convolve(planned(problem, SMALL), *planes), exact(problem, x, w))
 
 
 def test_values_outside_of_windows() -> None:
