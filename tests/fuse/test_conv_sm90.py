@@ -257,6 +257,20 @@ def test_pointwise_is_the_matrix_product() -> None:
     assert choose(ConvProblem(8, 28, 28, 256, 128, (1, 1), (2, 2)), kd.bf16).panel == 64
 
 
+def test_plans_for_tails() -> None:
+    """Filters are the rows of what takes turns; few tiles, or few filters, stay as they were."""
+    large = ConvProblem(64, 30, 30, 128, 256, (3, 3), padding=(1, 1))
+    turns = choose(large, kd.bf16, tail=True)
+    assert isinstance(turns, ConvPlan) and turns.config.pingpong and turns.product.swap
+    for problem in (replace(large, batch=1), replace(large, filters=40)):
+        plain, tailed = (choose(problem, kd.bf16, tail=tail) for tail in (False, True))
+        assert isinstance(plain, ConvPlan) and isinstance(tailed, ConvPlan)
+        assert plain.product.swap == tailed.product.swap
+        assert plain.config.tile == tailed.config.tile
+    crowded = choose(large, kd.bf16, tail=True, reads=True)
+    assert isinstance(crowded, ConvPlan) and crowded.config.registers == (40, 232)
+
+
 @pytest.mark.parametrize(
     "problem, dtype, word",
     (
