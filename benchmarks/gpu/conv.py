@@ -167,9 +167,12 @@ def measure(case: Case, options: argparse.Namespace) -> Result:
     sets = [first, *(Set(case) for _ in range(buffer_sets(case.bytes) - 1))]
     sides = Sides(sets, exact_of(case, first), lambda y: y[[0, -1]], lambda s: (s.out,))
     for name, launch in peers(case).items():
-        sides.add(name, launch)
+        if not (options.no_compile and name == "torch.compile"):
+            sides.add(name, launch)
     plans = plans_of(case, options)
     for plan in plans[: options.most]:
+        if options.verbose:
+            print(f"  {plan}", flush=True)
         sides.add(f"kdsl {plan}", ours(case, plan))
     looks = {
         name: round(1e6 * timing.quick(launch, len(sets)), 1)
@@ -192,7 +195,10 @@ def main() -> None:
     words = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     words.add_argument("--cases", nargs="+", type=int, help="numbers of shapes, instead of all")
     words.add_argument("--fused", action="store_true", help="BatchNorm, residual and ReLU behind")
+    words.add_argument("--batch", type=int, help="images, instead of the shapes' own numbers")
     words.add_argument("--most", type=int, default=30, help="plans of kdsl for a shape")
+    words.add_argument("--verbose", action="store_true", help="name each plan before it runs")
+    words.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
     words.add_argument("--plans", type=Path, help="TOML file of plans by shape, to time instead")
     words.add_argument("--seconds-per-shape", type=float, default=0.5)
     words.add_argument("--seconds", type=float, default=80.0, help="no shape is begun behind it")
@@ -200,7 +206,8 @@ def main() -> None:
     torch.backends.cudnn.benchmark = True
     rows = tomllib.loads(SHAPES_FILE.read_text())["conv"]["dense"]
     chosen = options.cases or range(len(rows))
-    cases = [Case.of(rows[i], options.fused) for i in chosen]
+    sized = [[options.batch or rows[i][0], *rows[i][1:]] for i in chosen]
+    cases = [Case.of(row, options.fused) for row in sized]
     name = "conv-fused" if options.fused else "conv"
     run(cases, partial(measure, options=options), options.seconds, name)
 

@@ -57,7 +57,7 @@ def packed(packing: Packing, x: Array, w: Array) -> tuple[Array, Array]:
     copies = [np.full(shape, np.nan, x.dtype) for shape in packing.shapes]
     kd.simulate(
         pack_pixels, grid=packing.grid, block=THREADS, args=(x, copies[0], w, copies[1]),
-        kwargs={"places": packing.places}, checks=CHECKS, overlap=True,
+        kwargs={"places": packing.places(x, w)}, checks=CHECKS, overlap=True,
     )  # fmt: skip
     assert not any(np.isnan(copy.astype(np.float32)).any() for copy in copies)
     return packing.views(*copies)
@@ -116,6 +116,15 @@ def test_packed(name: str) -> None:
     assert plan.packing is not None
     assert plan.packing.joined == (problem.channels <= 3 and problem.dilation == (1, 1))
     assert_close(convolve(plan, x, w), exact(problem, x, w))
+
+
+@pytest.mark.parametrize("name", ("7x7/2", "13 channels", "68 channels"))
+def test_packed_from_planes(name: str) -> None:
+    """The same from images and filters in NCHW."""
+    problem = STEMS[name]
+    x, w = operands(problem)
+    planes = lying(x, (0, 3, 1, 2)), lying(w, (0, 3, 1, 2))
+    assert_close(convolve(planned(problem, SMALL), *planes), exact(problem, x, w))
 
 
 def test_values_outside_of_windows() -> None:
@@ -246,6 +255,20 @@ def test_pointwise_is_the_matrix_product() -> None:
     assert plan.panel is None and plan.packing is None
     assert (plan.product.problem.m, plan.product.problem.k) == (8 * 28 * 28, 256)
     assert choose(ConvProblem(8, 28, 28, 256, 128, (1, 1), (2, 2)), kd.bf16).panel == 64
+
+
+def test_plans_for_tails() -> None:
+    """Filters are the rows of what takes turns; few tiles, or few filters, stay as they were."""
+    large = ConvProblem(64, 30, 30, 128, 256, (3, 3), padding=(1, 1))
+    turns = choose(large, kd.bf16, tail=True)
+    assert isinstance(turns, ConvPlan) and turns.config.pingpong and turns.product.swap
+    for problem in (replace(large, batch=1), replace(large, filters=40)):
+        plain, tailed = (choose(problem, kd.bf16, tail=tail) for tail in (False, True))
+        assert isinstance(plain, ConvPlan) and isinstance(tailed, ConvPlan)
+        assert plain.product.swap == tailed.product.swap
+        assert plain.config.tile == tailed.config.tile
+    crowded = choose(large, kd.bf16, tail=True, reads=True)
+    assert isinstance(crowded, ConvPlan) and crowded.config.registers == (40, 232)
 
 
 @pytest.mark.parametrize(

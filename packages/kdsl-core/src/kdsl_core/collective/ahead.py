@@ -37,9 +37,10 @@ class TilesAhead:
 
 
 def _whole(extra: Tensor, tile: tuple[int, int]) -> bool:
-    """Whether an extra is a matrix whose tiles start at whole 16 bytes."""
+    """Whether an extra is a matrix of floats whose tiles start at whole 16 bytes."""
     steps = [step for step in extra.stride[:2] if isinstance(step, int)]
-    if 1 not in steps or 0 in steps or not tma_can_address(extra):
+    fits = extra.dtype.is_float and extra.dtype.bytes in (2, 4)
+    if not fits or 1 not in steps or 0 in steps or not tma_can_address(extra):
         return False
     return tile[contiguous_mode(extra)] * extra.dtype.bytes % 16 == 0
 

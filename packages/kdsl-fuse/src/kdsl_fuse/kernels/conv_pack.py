@@ -27,9 +27,9 @@ def pack_pixels(*tensors: kd.Tensor, places: kd.Static):
     """Copy each source to its target: `tensors` are source, target, source, target, …
 
     All are (a, b, pixels, channels) of 16-bit elements, targets contiguous. `places[i]` are the
-    number of a source's first pixel in its target's lines, and the channels of both; all other
-    pixels, and channels that a source has not, become zero. Block (x, y) copies 128 vectors of 8
-    elements in each of four lines (a, b).
+    number of a source's first pixel in its target's lines, the channels of both, and whether a
+    source lies in planes, neighbours being pixels; other pixels, and channels that a source has
+    not, become zero. Block (x, y) copies 128 vectors of 8 elements in each of four lines (a, b).
     """
     kd.wait_for_dependencies()
     across, block = kd.block_idx()[0], kd.block_idx()[1]
@@ -46,26 +46,29 @@ def pack_lines(source, target, place, line, vector):
     lines, outer, pitch = target.shape[0] * target.shape[1], target.shape[1], place[2]
     if (line >= 0) & (line < lines) & (vector * VECTOR < target.shape[2] * pitch):
         at = [kd.minimum(line + i, lines - 1) for i in range(LINES)]
-        found = [vector_of(source, place, (x // outer, x % outer), vector) for x in at]
+        start = start_of(vector, place, target.shape[2])
+        found = [vector_of(source, place, (x // outer, x % outer), start) for x in at]
         for x, values in zip(at, found, strict=True):
-            pixel, channel = start_of(vector, pitch)
-            target.store_vector((x // outer, x % outer, pixel, channel), values)
+            target.store_vector((x // outer, x % outer, *start), values)
 
 
-def start_of(vector, pitch):
-    """The pixel and the channel of a vector's first element."""
+def start_of(vector, place, pixels):
+    """Pixel and channel of a vector's first element; threads go along what lies side by side."""
+    _, _, pitch, planes = place
     if pitch <= VECTOR:
         return vector * (VECTOR // pitch), 0
+    if planes:
+        return vector % pixels, vector // pixels * VECTOR
     return vector // (pitch // VECTOR), vector % (pitch // VECTOR) * VECTOR
 
 
-def vector_of(source, place, line, vector):
+def vector_of(source, place, line, start):
     """Eight neighbours of a line of the target."""
-    start, channels, pitch = place
-    pixel, first = start_of(vector, pitch)
+    before, channels, pitch, _ = place
+    pixel, first = start
     values = []
     for i in range(VECTOR):
-        at, channel = pixel - start + i // pitch, first + i % pitch
+        at, channel = pixel - before + i // pitch, first + i % pitch
         inside = (at >= 0) & (at < source.shape[2])
         if pitch > channels:
             inside = inside & (channel < channels)
@@ -131,11 +134,12 @@ class Packing:
         vectors = max(-(-n * c // VECTOR) for _, _, n, c in shapes)
         return -(-vectors // THREADS), sum(-(-a * b // LINES) for a, b, _, _ in shapes)
 
-    @property
-    def places(self) -> tuple[tuple[int, int, int], ...]:
-        """Of images and filters: where they start in lines of their copies, channels of both."""
+    def places(self, x: Any, w: Any) -> tuple[tuple[int, int, int, bool], ...]:
+        """What `pack_pixels` has to know of images and filters."""
+        planes = [facts_of(y, "operand").strides[3] != 1 for y in (x, w)]
+        starts = (self.problem.padding[1] if self.joined else 0, 0)
         channels = self.problem.channels, self.pitch
-        return (self.problem.padding[1] if self.joined else 0, *channels), (0, *channels)
+        return tuple((start, *channels, flag) for start, flag in zip(starts, planes, strict=True))
 
     def views(self, images: Any, filters: Any) -> tuple[Any, Any]:
         """Images (n, h, w, c) and filters (k, c, taps) of the packed problem, of its copies."""
@@ -156,5 +160,5 @@ class Packing:
             for shape, like in zip(self.shapes, (x, w), strict=True)
         ]
         launch = pack_pixels.configure(grid=self.grid, block=THREADS, overlap=True)
-        launch(x, targets[0], w, targets[1], places=self.places)
+        launch(x, targets[0], w, targets[1], places=self.places(x, w))
         return self.views(*targets)

@@ -328,9 +328,11 @@ def with_tail(product: Sm90Plan, reads: bool) -> Sm90Plan:
     Filters are the rows of what takes turns, so that a thread has one bias for all its columns.
     """
     whole = product.problem.n % BESIDE == 0
-    if reads or not whole or product.config.peers * product.config.splits > 1:
+    beside = replace(product, swap=True)
+    turned = gemm.by_turns(beside)
+    if reads or not whole or turned is beside:  # the last where tiles are too few for turns
         return with_room(product)
-    return gemm.by_turns(replace(product, swap=True))
+    return turned
 
 
 def with_room(product: Sm90Plan) -> Sm90Plan:
