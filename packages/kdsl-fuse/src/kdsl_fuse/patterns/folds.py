@@ -13,9 +13,11 @@ Fold = Callable[[Strided], Strided | None]
 
 
 def as_is(layout: Strided) -> Strided:
-    """All axes as they are; one of size 1 has the stride of what repeats."""
-    steps = zip(layout.shape, layout.strides, strict=True)
-    return replace(layout, strides=tuple(0 if size == 1 else step for size, step in steps))
+    """All axes as they are; of what repeats along others, those of size 1 repeat as well."""
+    axes = list(zip(layout.shape, layout.strides, strict=True))
+    if all(step for size, step in axes if size > 1):
+        return layout
+    return replace(layout, strides=tuple(0 if size == 1 else step for size, step in axes))
 
 
 def as_rows(layout: Strided) -> Strided | None:
