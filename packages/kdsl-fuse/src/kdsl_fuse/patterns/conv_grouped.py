@@ -64,9 +64,15 @@ class ConvGrouped(FastConv):
 
     def plan(self, form: ConvForm, options: Options) -> tuple[Any, Preparation]:
         """The plan for the sizes; operands in NHWC."""
-        from kdsl_fuse.kernels.conv_grouped_plan import choose
+        import kdsl_core as kd
+        from kdsl_fuse.kernels.conv_grouped_plan import choose, stageable
 
-        plan = choose(form.problem, target=options.target, multiprocessors=multiprocessors(options))
+        result = kd.spec(form.output.dtype, form.output.shape)
+        staged = stageable(result, [Preparation().spec(extra) for extra in form.extras])
+        plan = choose(
+            form.problem, staged=staged, target=options.target,
+            multiprocessors=multiprocessors(options),
+        )  # fmt: skip
         filters = form.filters.strides != row_major(form.filters.shape)
         return plan, Packed((not _is_addressable(form.images), filters))
 
