@@ -129,6 +129,29 @@ def test_another_kernel_in_a_plans_place() -> None:
     assert plan.calls[0].simulate(plan.values(x, w)).hazards == ()
 
 
+def test_a_norm_joins_a_depthwise_convolution() -> None:
+    """Only where the norm is over channels, alone reads the results, and nothing rounds them."""
+    images, filters, row = kd.spec("bf16", (1, 8, 8, 64)), kd.spec("bf16", (64, 7, 7, 1)), (64,)
+
+    def names(function: Callable[..., Any], target: str = "sm_90a") -> list[str]:
+        specs = images, filters, kd.spec("bf16", row)
+        return [call.name for call in kf.fuse(target=target)(function).plan(*specs).calls]
+
+    def conv(x: Any, w: Any) -> Any:
+        return kf.conv2d(x, w, padding=3, groups=64)
+
+    def both(x: Any, w: Any, s: Any) -> Any:
+        y = conv(x, w)
+        return y, kf.layer_norm(y, s)
+
+    apart = ["conv_depthwise_sm90", "rows"]
+    assert names(lambda x, w, s: kf.layer_norm(conv(x, w) + s, s, s)) == ["conv_depthwise_norm"]
+    assert names(both) == apart
+    assert names(lambda x, w, s: kf.layer_norm(kf.cast(kf.exp(conv(x, w)), "bf16"))) == apart
+    assert names(lambda x, w, s: kf.layer_norm(conv(x, w), axis=2)) == apart
+    assert names(lambda x, w, s: kf.layer_norm(conv(x, w), s), "sm_80")[1:] == ["rows"]
+
+
 def test_transposes_between_convolutions_vanish() -> None:
     """A block in NCHW is computed in NHWC: norms, a gate, means and a concatenation included."""
     x, r = draw((1, 8, 5, 6), np.float32), draw((1, 8, 5, 6), np.float32, 1)

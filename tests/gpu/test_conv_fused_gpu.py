@@ -59,6 +59,26 @@ def test_convolutions(torch: Any, name: str, memory: str, dtype: str) -> None:
     torch.testing.assert_close(got.double(), want, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
 
 
+@pytest.mark.parametrize("channels", [96, 192, 768])
+def test_a_norm_in_the_same_kernel(torch: Any, channels: int) -> None:
+    """The head of a ConvNeXt block: 7×7, a bias, LayerNorm over channels."""
+    x = torch.randn(4, 14, 14, channels, device="cuda", dtype=torch.bfloat16)
+    w = torch.randn(channels, 7, 7, 1, device="cuda", dtype=torch.bfloat16) / 7
+    b, s, t = torch.randn(3, channels, device="cuda", dtype=torch.bfloat16)
+
+    @kf.fuse
+    def head(x: Any, w: Any, b: Any, s: Any, t: Any) -> Any:
+        return kf.layer_norm(kf.conv2d(x, w, b, padding=3, groups=channels), s, t, epsilon=1e-6)
+
+    assert [call.name for call in head.plan(x, w, b, s, t).calls] == ["conv_depthwise_norm"]
+    f = torch.nn.functional
+    images, filters = (a.double().permute(0, 3, 1, 2) for a in (x, w))
+    sums = f.conv2d(images, filters, b.double(), padding=3, groups=channels).permute(0, 2, 3, 1)
+    want = f.layer_norm(sums, (channels,), s.double(), t.double(), 1e-6)
+    got = head(x, w, b, s, t).double()
+    torch.testing.assert_close(got, want, rtol=2e-2, atol=2e-2)
+
+
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_windows_and_concat(torch: Any, dtype: str) -> None:
     """Pools, larger images and what joins them."""

@@ -10,6 +10,7 @@ from kdsl_fuse.patterns.conv_dense import ConvDense
 from kdsl_fuse.patterns.conv_depthwise import ConvDepthwise
 from kdsl_fuse.patterns.conv_direct import ConvDirect
 from kdsl_fuse.patterns.conv_grouped import ConvGrouped
+from kdsl_fuse.patterns.conv_norm import ConvNorm
 from kdsl_fuse.patterns.conv_pointwise import ConvPointwise
 from kdsl_fuse.patterns.copy import Copy
 from kdsl_fuse.patterns.custom import CustomKernel
@@ -25,6 +26,7 @@ ALL_PATTERNS: tuple[Pattern, ...] = (
     GatedPair(),
     GemmEpilogue(),
     ConvPointwise(),
+    ConvNorm(),
     ConvDepthwise(),
     ConvGrouped(),
     ConvDense(),
