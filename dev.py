@@ -256,7 +256,7 @@ def test(options: argparse.Namespace, rest: list[str]) -> NoReturn:
 
 
 def extras(options: argparse.Namespace, rest: list[str]) -> NoReturn:
-    """install what the tests of the front doors need: torch's CPU build, onnx, a small model"""
+    """install what the tests of the front doors need: torch's CPU build, onnx, small models"""
     ensure_environment()
     groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
     started = time.monotonic()

@@ -190,7 +190,8 @@ def test_held_constants_are_uploaded_once(torch: Any) -> None:
 
 def test_numpy_fallback_never_moves_gpu_arrays(torch: Any, gemm: NumpyGemm) -> None:
     """NumPy steps on tensors are K911, naming the operators."""
-    layer = kf.fuse(gemm=gemm, fallback="numpy")(lambda x: kf.concatenate([x, x]) @ x)
-    with pytest.raises(FusionError, match="concat0") as caught:
+    rows = np.zeros(2, np.int32)
+    layer = kf.fuse(gemm=gemm, fallback="numpy")(lambda x: kf.take(x, rows) @ x)
+    with pytest.raises(FusionError, match="gather0") as caught:
         layer(Tensor(np.ones((2, 2), F32)))
     assert caught.value.code == "K911"

@@ -332,6 +332,35 @@ def test_grids_are_whole_clusters() -> None:
     assert caught.value.code == "K636"
 
 
+@kd.kernel
+def every_third(x: kd.Tensor["f32"], y: kd.Tensor["f32"], steps: kd.Static):
+    """One tile of every third column."""
+    stage = kd.smem(x.dtype, Layout((3, 5, 4), (20, 4, 1)), name="stage")
+    load, full = kd.tma_load(x, stage, (3, 5, 4), steps=steps), kd.mbarrier()
+    if kd.thread_rank() == 0:
+        full.init()
+        kd.fence_mbarrier_init()
+        full.arrive_expect(load.bytes)
+        load(stage, (0, -2, 4), full)
+    kd.sync_threads()
+    full.wait(0)
+    for i in kd.range(kd.lane_idx(), 60, 32):
+        y[i] = kd.recast(stage, kd.f32, Layout(60))[i]
+
+
+def test_loads_with_steps() -> None:
+    """Every n-th element of a mode, those outside of the tensor as zeros."""
+    x = np.arange(4 * 11 * 8, dtype=np.float32).reshape(4, 11, 8)
+    y = np.full(60, np.nan, np.float32)
+    kd.simulate(every_third, grid=1, block=32, args=(x, y), kwargs={"steps": (1, 3, 1)})
+    padded = np.pad(x, ((0, 0), (2, 3), (0, 0)))
+    np.testing.assert_array_equal(y.reshape(3, 5, 4), padded[:3, ::3, 4:][:, :5])
+    for steps in ((1, 3), (1, 9, 1), (1, 0, 1), (1, 1, 2)):
+        with pytest.raises(LayoutError) as refused:
+            kd.simulate(every_third, grid=1, block=32, args=(x, y), kwargs={"steps": steps})
+        assert refused.value.code == "K463"
+
+
 def test_im2col_maps() -> None:
     """Corners, strides and boxes of a 3 × 3 convolution's pixels."""
 

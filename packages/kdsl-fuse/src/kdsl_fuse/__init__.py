@@ -52,6 +52,14 @@ if TYPE_CHECKING:
         tanh,
         where,
     )
+    from kdsl_fuse.frontends.functions_of_images import (
+        avg_pool2d,
+        conv1d,
+        conv2d,
+        conv_transpose2d,
+        max_pool2d,
+        upsample2d,
+    )
     from kdsl_fuse.frontends.functions_of_rows import (
         attention,
         batch_norm,
@@ -108,6 +116,7 @@ __all__ = [
     "Tail",
     "absolute",
     "attention",
+    "avg_pool2d",
     "batch_norm",
     "broadcast_to",
     "cast",
@@ -115,6 +124,9 @@ __all__ = [
     "clip",
     "compiled_graphs",
     "concatenate",
+    "conv1d",
+    "conv2d",
+    "conv_transpose2d",
     "cos",
     "cross_entropy",
     "custom",
@@ -147,6 +159,7 @@ __all__ = [
     "make_plan",
     "matmul",
     "max",
+    "max_pool2d",
     "maximum",
     "mean",
     "min",
@@ -176,6 +189,7 @@ __all__ = [
     "transpose",
     "unregister",
     "unsqueeze",
+    "upsample2d",
     "var",
     "where",
 ]
@@ -197,7 +211,7 @@ _HOME = {
     "torch_ops": "frontends.torch.library",
     "custom": "frontends.custom",
 }
-_FUNCTIONS = ("functions", "functions_of_rows", "functions_of_shapes")
+_FUNCTIONS = ("functions", "functions_of_images", "functions_of_rows", "functions_of_shapes")
 
 
 def __getattr__(name: str) -> Any:

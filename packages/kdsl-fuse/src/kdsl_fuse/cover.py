@@ -21,7 +21,8 @@ LOOK_AHEAD = 5
 class Cover:
     """Disjoint matches by the name of the last value that each stores, and why others have none.
 
-    `apart` says of nodes in kernels that take what is left why they are in no other one.
+    `apart` says of nodes in kernels that take what is left, or anything, why they are in no other
+    one.
     """
 
     matches: dict[str, Match]
@@ -55,7 +56,7 @@ def choose_cover(
     left = facts.beside(match.covered for match in cover.matches.values())
     rest = _cover(left, options, fill)
     filled = {node.name for match in rest.matches.values() for node in match.covered}
-    apart = {name: why for name, why in cover.reasons.items() if name in filled}
+    apart = {name: why for name, why in cover.reasons.items() if name in filled} | cover.apart
     reasons = {n: why for n, why in (rest.reasons | cover.reasons).items() if n not in filled}
     return Cover(cover.matches | rest.matches, reasons, apart)
 
@@ -71,8 +72,13 @@ def _cover(facts: Facts, options: Options, patterns: Sequence[Pattern]) -> Cover
             break
         anchors = [[v for v in choices if v.match is not knot] for choices in anchors]
     chosen = {variant.match.root.name: variant.match for variant in taken}
+    apart = {
+        match.anchor.name: reasons[match.anchor.name]
+        for match in chosen.values()
+        if getattr(match.pattern, "generic", False) and match.anchor.name in reasons
+    }
     _tell(anchors, chosen, reasons)
-    return Cover(chosen, reasons)
+    return Cover(chosen, reasons, apart)
 
 
 def _choices(

@@ -47,3 +47,7 @@ class ElementFunction:
             names.append(f"v{number}")
             lines.append(f"    {names[-1]} = {step.op}({called})")
         return "\n".join([*lines, f"    return {', '.join(names[x] for x in self.results)}"])
+
+
+VALUE = ElementFunction(1, (), (0,))
+"""What an element is, without any change."""

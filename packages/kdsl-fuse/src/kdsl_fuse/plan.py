@@ -18,7 +18,6 @@ from kdsl_fuse.cover import Cover, choose_cover
 from kdsl_fuse.graph import Graph, Node
 from kdsl_fuse.match import SOURCES, is_free
 from kdsl_fuse.memory import plan_memory
-from kdsl_fuse.ops import op_named
 from kdsl_fuse.origin import line_of, locate
 from kdsl_fuse.patterns import Match, Options
 from kdsl_fuse.patterns.side_by_side import join
@@ -334,12 +333,6 @@ def _uncovered(graph: Graph, names: Sequence[str], cover: Cover) -> dict[str, Re
 
 
 def _no_pattern(node: Node) -> Reason:
-    if op_named(node.op.name).view is not None:
-        return Reason(
-            "KF-LAYOUT",
-            f"{node} cannot be a view of what it reads, and no kernel copies",
-            fix="reshape before you transpose, or copy the array before the call",
-        )
     return Reason(
         "KF-PATTERN",
         f"no pattern contains {node.op.name} here",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kdsl_core.collective.ahead import TilesAhead
 from kdsl_core.collective.choice import OutputChoice, TmaChoice
 from kdsl_core.collective.epilogue import EpilogueStage
 from kdsl_core.collective.fragment_epilogue import FragmentEpilogue, WarpGroup, results_of
@@ -18,6 +19,7 @@ from kdsl_core.collective.tiles import (
     TileLoader,
     access_elements,
     contiguous_mode,
+    line_copy,
     shared_tile,
 )
 from kdsl_core.collective.tma_store import TmaStoreStage
@@ -32,6 +34,7 @@ __all__ = [
     "TileLoader",
     "TileOutput",
     "TileScheduler",
+    "TilesAhead",
     "TmaChoice",
     "TmaOperand",
     "TmaPair",
@@ -41,6 +44,7 @@ __all__ = [
     "access_elements",
     "contiguous_mode",
     "grouped_raster",
+    "line_copy",
     "mma_tile",
     "results_of",
     "shared_pair",

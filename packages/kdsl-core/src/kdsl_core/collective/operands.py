@@ -130,42 +130,53 @@ def _stages(
     return smem(tensor.dtype, layout, name=name)
 
 
+def operand_of(
+    source: Any, tile: tuple[int, int], stages: int, **options: Any
+) -> TmaOperand | TmaPair | Any:
+    """The loads of a tensor, of two that share its tiles, or of what makes its own (`operand`)."""
+    if isinstance(source, Tensor):
+        return TmaOperand(source, tile, stages, **options)
+    if isinstance(source, tuple):
+        return TmaPair(source, tile, stages, **options)
+    return source.operand(tile, stages, **options)
+
+
 def shared_pair(
-    a: Tensor,
-    b: Tensor | tuple[Tensor, Tensor],
+    a: Any,
+    b: Any,
     tile: tuple[int, int, int],
     stages: int,
     cluster: tuple[int, int] = (1, 1),
     caches: tuple[str | None, str | None] = (None, None),
-) -> tuple[TmaOperand, TmaOperand | TmaPair, tuple[Any, ...]]:
+) -> tuple[Any, Any, tuple[Any, ...]]:
     """The operands A and B of a tile, and the ranks of the blocks that share stages with this one.
 
-    Two tensors in the place of B share its tiles (`TmaPair`). In a cluster of (cm, cn) blocks, rank
-    r computes tile (r mod cm, r div cm): the cn blocks of a row share A, the cm of a column B.
+    Each is given by a tensor, by two that share its tiles (`TmaPair`), or by an object whose
+    `operand(tile, stages, **options)` makes what loads it, with the options of `TmaOperand`. In a
+    cluster of (cm, cn) blocks, rank r computes tile (r mod cm, r div cm): the cn blocks of a row
+    share A, the cm of a column B.
     """
     (cm, cn), (tile_m, tile_n, tile_k) = cluster, tile
-
-    def load_of_b(**options: Any) -> TmaOperand | TmaPair:
-        options = {"name": "b_stages", "cache": caches[1], **options}
-        if isinstance(b, tuple):
-            return TmaPair(b, (tile_n, tile_k), stages, **options)
-        return TmaOperand(b, (tile_n, tile_k), stages, **options)
-
+    options: dict[str, dict[str, Any]] = {
+        "a": {"name": "a_stages", "cache": caches[0]},
+        "b": {"name": "b_stages", "cache": caches[1]},
+    }
     if cm * cn == 1:
-        return (
-            TmaOperand(a, (tile_m, tile_k), stages, name="a_stages", cache=caches[0]),
-            load_of_b(),
-            (None,),
-        )
+        load_a = operand_of(a, (tile_m, tile_k), stages, **options["a"])
+        return load_a, operand_of(b, (tile_n, tile_k), stages, **options["b"]), (None,)
     i, j = cluster_rank() % cm, cluster_rank() // cm
     row = sum(1 << cm * other for other in range(cn))  # ranks of the blocks (0, j') …
     column = (1 << cm) - 1  # … and (i', 0), as masks
-    load_a = TmaOperand(
-        a, (tile_m, tile_k), stages, name="a_stages", cache=caches[0],
-        sharers=cn, share=j if cn > 1 else 0, mask=as_scalar(row) << i if cn > 1 else None,
-    )  # fmt: skip
+    mask = as_scalar(row) << i if cn > 1 else None
+    share = j if cn > 1 else 0
+    load_a = operand_of(
+        a, (tile_m, tile_k), stages, sharers=cn, share=share, mask=mask, **options["a"]
+    )
     mask = as_scalar(column) << cm * j if cm > 1 else None
-    load_b = load_of_b(sharers=cm, share=i if cm > 1 else 0, mask=mask)
+    share = i if cm > 1 else 0
+    load_b = operand_of(
+        b, (tile_n, tile_k), stages, sharers=cm, share=share, mask=mask, **options["b"]
+    )
     ranks = [(i + m) % cm + cm * j for m in range(cm)]
     ranks += [i + cm * ((j + n) % cn) for n in range(1, cn)]
     return load_a, load_b, tuple(ranks)

@@ -13,7 +13,7 @@ from kdsl_core.ir.tensor_map import MAX_BOX, MAX_RANK, SWIZZLES, MapShape, Tenso
 ALIGNMENT = 16  # bytes, of the address and of every stride
 _LARGEST_SIZE = 1 << 32
 _STRIDES_END = 1 << 40
-_LARGEST_ELEMENT_STRIDE = 8
+LARGEST_ELEMENT_STRIDE = 8
 _MOST_PIXELS = 1024
 # rank of an im2col map → the corners' range
 _CORNERS = {3: (-32768, 32767), 4: (-128, 127), 5: (-16, 15)}
@@ -95,10 +95,10 @@ def _check_line(described: TensorMap, shape: MapShape, elements: int) -> None:
             "choose the box's innermost extent or another swizzle (0, 32, 64 or 128 bytes)",
         )
     strides = shape.element_strides
-    if any(not 1 <= step <= _LARGEST_ELEMENT_STRIDE for step in strides):
+    if any(not 1 <= step <= LARGEST_ELEMENT_STRIDE for step in strides):
         _refuse(
             described,
-            f"element strides are 1 to {_LARGEST_ELEMENT_STRIDE}, got {strides}",
+            f"element strides are 1 to {LARGEST_ELEMENT_STRIDE}, got {strides}",
             "K634",
             "take every n-th element of a view with larger strides instead",
         )

@@ -223,10 +223,9 @@ class Launch:
         bound = bind(kernel.signature, args, kwargs)
         place = self.place(*args, **kwargs)
         if self._device(bound) == "cpu":
-            from kdsl_core.lang.simulate import simulate_bound
+            from kdsl_core.lang.simulate import launch_bound
 
-            unseen = {"profile": False}  # nobody gets to look at it
-            simulate_bound(kernel, place.grid, place.block, bound, unseen, place.cluster)
+            launch_bound(kernel, place, bound)
         else:
             self._on_gpu(bound, place, args, kwargs)
         for watcher in watch.watchers:

@@ -15,8 +15,8 @@ from kdsl_core import dtypes as dt
 from kdsl_core.dtypes import DType
 from kdsl_core.errors import LayoutError, TypeMismatch
 from kdsl_core.ir import Const, MapShape, Operand
-from kdsl_core.ir.map_limits import ALIGNMENT
-from kdsl_core.ir.tensor_map import MAX_RANK
+from kdsl_core.ir.map_limits import ALIGNMENT, LARGEST_ELEMENT_STRIDE
+from kdsl_core.ir.tensor_map import MAX_BOX, MAX_RANK
 from kdsl_core.isa import arith, tma
 from kdsl_core.lang.engine import Pointer
 from kdsl_core.lang.mbarriers import Mbarrier
@@ -38,6 +38,7 @@ class TmaTile:
     layout: Layout
     dtype: DType
     tile: tuple[int, ...]
+    steps: tuple[int, ...] = ()  # from one element of the tile to the next, 1 where left out
 
     @property
     def bytes(self) -> int:
@@ -66,7 +67,8 @@ class TmaTile:
 
     def _at(self, coord: Any, start: tuple[int, ...]) -> tuple[Operand, ...]:
         """The coordinates of a box, innermost first."""
-        place = [coord[mode] + start[mode] for mode in self.boxes.order]
+        steps = self.steps or (1,) * len(self.tile)
+        place = [coord[mode] + start[mode] * steps[mode] for mode in self.boxes.order]
         return self._whole_line(place[0]), *map(coordinate, place[1:])
 
     def _whole_line(self, number: Any) -> Operand:
@@ -164,15 +166,24 @@ class TmaStore(TmaTile):
             tma.store(builder(), self.map, at, address, where, reduce=reduce, policy=policy)
 
 
-def tma_load(tensor: Tensor, layout: Any, tile: Any, *, promotion: int = 256) -> TmaLoad:
+def tma_load(
+    tensor: Tensor,
+    layout: Any,
+    tile: Any,
+    *,
+    promotion: int = 256,
+    steps: tuple[int, ...] | None = None,
+) -> TmaLoad:
     """Loads of tiles of a global tensor into shared tiles laid out as `layout`.
+
+    With `steps` a tile has every steps[i]-th element of mode i, which is 1 for the contiguous one.
 
     Shapes: `tile` has one extent per mode of the tensor, 1 for batches; `layout` is a layout or a
     shared tensor of one tile. The tensor is a view of an argument that parameters alone decide.
     Units: `promotion` in bytes of an L2 fetch (0, 64, 128, 256).
-    Raises: LayoutError K454 (the tensor), K455 and K456 (the layout).
+    Raises: LayoutError K454 (the tensor), K455 and K456 (the layout), K463 (the steps).
     """
-    return TmaLoad(*_tile_of(tensor, layout, tile, promotion))
+    return TmaLoad(*_tile_of(tensor, layout, tile, promotion, steps))
 
 
 def tma_store(tensor: Tensor, layout: Any, tile: Any) -> TmaStore:
@@ -231,20 +242,41 @@ def _check_row_ends(tensor: Tensor, inner: int) -> None:
 
 
 # -- tensors and layouts ---------------------------------------------------------------------------
-def _tile_of(tensor: Tensor, layout: Any, tile: Any, promotion: int) -> tuple[Any, ...]:
+def _tile_of(
+    tensor: Tensor,
+    layout: Any,
+    tile: Any,
+    promotion: int,
+    steps: tuple[int, ...] | None = None,
+) -> tuple[Any, ...]:
     extents = tuple(tile) if isinstance(tile, (tuple, list)) else (tile,)
+    steps = steps or (1,) * len(extents)
     plain, swizzle = shared_layout(layout)
     inner = _contiguous(tensor, extents)
     check_global(tensor, inner)
-    boxes = boxes_of(plain, swizzle, tensor.dtype, extents, inner)
+    _check_steps(steps, extents, inner)
+    limits = tuple(MAX_BOX // step for step in steps)
+    boxes = boxes_of(plain, swizzle, tensor.dtype, extents, inner, limits)
     shape = MapShape(
         tensor.dtype,
-        tuple(boxes.box[mode] for mode in boxes.order),
+        tuple(boxes.box[mode] * steps[mode] for mode in boxes.order),
         boxes.swizzle,
-        (1,) * len(extents),
+        tuple(steps[mode] for mode in boxes.order),
         promotion=promotion,
     )
-    return map_of(tensor, shape, boxes.order), boxes, plain, tensor.dtype, extents
+    return map_of(tensor, shape, boxes.order), boxes, plain, tensor.dtype, extents, steps
+
+
+def _check_steps(steps: tuple[int, ...], extents: tuple[int, ...], inner: int) -> None:
+    known = all(1 <= step <= LARGEST_ELEMENT_STRIDE for step in steps)
+    if len(steps) != len(extents) or not known or steps[inner] != 1:
+        raise LayoutError(
+            f"the steps of a tile of {extents} are one number of 1 to {LARGEST_ELEMENT_STRIDE} for "
+            f"each mode, and 1 along the contiguous mode {inner}, got {steps}",
+            code="K463",
+            loc=here(),
+            fix="take every n-th element of a view with larger strides instead",
+        )
 
 
 def shared_layout(layout: Any) -> tuple[Layout, Swizzle | None]:

@@ -59,8 +59,21 @@ def gemm_sm90(
 
 
 @kd.func
-def compute_tiles(config, mma, load_a, load_b, ring, work, group, out):
-    """Begin together, then let each warp group take its role until all tiles are written."""
+def copy_tile(load_a, load_b, ring, tile):
+    """Copy a tile of both operands to the ring, stage by stage. Threads: one."""
+    for k in kd.range(tile.k_begin, tile.k_end):
+        stage, full = ring.acquire()
+        load_a.load(stage, tile.m, k, tile.batch, full)
+        load_b.load(stage, tile.n, k, tile.batch, full)
+        ring.advance()
+
+
+@kd.func
+def compute_tiles(config, mma, load_a, load_b, ring, work, group, out, copy=copy_tile):
+    """Begin together, then let each warp group take its role until all tiles are written.
+
+    `copy` copies the operands of one tile to the ring.
+    """
     if kd.thread_rank() == 0:
         load_a.prefetch()
         load_b.prefetch()
@@ -69,7 +82,7 @@ def compute_tiles(config, mma, load_a, load_b, ring, work, group, out):
         kd.fence_mbarrier_init()
     sync_blocks(config)
     if group.number == config.consumers:
-        produce(config, load_a, load_b, ring, work)
+        produce(config, load_a, load_b, ring, work, copy, out.ahead)
     else:
         kd.wait_for_dependencies()  # nothing was read or written so far
         kd.launch_dependents()
@@ -87,32 +100,30 @@ def sync_blocks(config):
 
 
 @kd.func
-def produce(config, load_a, load_b, ring, work):
+def produce(config, load_a, load_b, ring, work, copy=copy_tile, ahead=None):
     """The producing warps: one thread of the first one fills the ring."""
     if config.registers:
         kd.set_max_registers(config.registers[0])
     if kd.warp_uniform(kd.warp_idx()) == config.consumers * (GROUP // WARP):
-        fill_ring(load_a, load_b, ring.writer(), work)
+        fill_ring(load_a, load_b, ring.writer(), work, copy, ahead)
 
 
 @kd.func
-def fill_ring(load_a, load_b, ring, work):
+def fill_ring(load_a, load_b, ring, work, copy=copy_tile, ahead=None):
     """Copy the tiles of all work items to the ring, in their order."""
 
-    def copy(tile):
-        for k in kd.range(tile.k_begin, tile.k_end):
-            stage, full = ring.acquire()
-            load_a.load(stage, tile.m, k, tile.batch, full)
-            load_b.load(stage, tile.n, k, tile.batch, full)
-            ring.advance()
+    def take(tile):
+        if ahead is not None:  # what the tail of this tile reads, while the sums are computed
+            ahead.fetch(tile.m, tile.n, tile.batch)
+        copy(load_a, load_b, ring, tile)
 
     first = work.at(work.first)  # known by the time that the launch ahead has ended
     kd.wait_for_dependencies()
     if kd.elect_one():
         if work.first < work.total:
-            copy(first)
+            take(first)
         for item in kd.range(work.first + work.step, work.total, work.step):
-            copy(work.at(item))
+            take(work.at(item))
         ring.drain()
 
 

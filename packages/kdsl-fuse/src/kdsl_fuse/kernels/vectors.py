@@ -39,6 +39,14 @@ def common_width(arrays: Sequence[Any], along: int) -> int:
     return max(width, 1)
 
 
+def neighbours_at_a_time(operands: Sequence[Any], along: int) -> int:
+    """Elements of one access to all arrays whose neighbours along a mode lie side by side.
+
+    Others are read and written one by one; `neighbours` and `put` know which.
+    """
+    return common_width([x for x in operands if facts_of(x, "array").strides[along] == 1], along)
+
+
 def neighbours(
     x: Any, place: tuple[Any, ...], along: int, width: int, inside: Any, cache: str = ""
 ) -> list[Any]:

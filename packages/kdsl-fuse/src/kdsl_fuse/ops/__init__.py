@@ -13,6 +13,7 @@ from kdsl_fuse.ops.pointwise import POINTWISE
 from kdsl_fuse.ops.reductions import REDUCTIONS
 from kdsl_fuse.ops.shapes import SHAPES
 from kdsl_fuse.ops.structural import STRUCTURAL
+from kdsl_fuse.ops.windows import WINDOWS
 
 ALL_OPS: tuple[OpDef, ...] = (
     *STRUCTURAL,
@@ -22,6 +23,7 @@ ALL_OPS: tuple[OpDef, ...] = (
     *REDUCTIONS,
     *NORMALIZATION,
     *ATTENTION,
+    *WINDOWS,
     *CUSTOM,
 )
 _BY_NAME = {op.name: op for op in ALL_OPS}

@@ -106,7 +106,8 @@ class Example:
 class Pattern(Protocol):
     """A family of sub-graphs that one kernel family computes.
 
-    A pattern with a true `fills` is asked for what is left when the others have their nodes.
+    A pattern with a true `fills` is asked for what is left when the others have their nodes. One
+    with a true `generic` takes what better ones refuse, and plans tell why they did.
     """
 
     name: str

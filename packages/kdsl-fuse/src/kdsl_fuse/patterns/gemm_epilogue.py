@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from kdsl_fuse.calls import KernelCall
 from kdsl_fuse.graph import Graph, Node
-from kdsl_fuse.match import Facts, grow_tail, side_nodes
+from kdsl_fuse.match import Facts
 from kdsl_fuse.patterns.base import Example, Match, Options
 from kdsl_fuse.patterns.gemm_families import Gemm, call_of
 from kdsl_fuse.patterns.products import fold_of, guard, left, right
-from kdsl_fuse.patterns.tails import admit, build_tail, evaluable, storable
+from kdsl_fuse.patterns.tails import build_tail, with_tails
 from kdsl_fuse.reasons import Reason
-
-MOST_VARIANTS = 8  # matches at one anchor that a cover chooses from
 
 
 class GemmEpilogue:
@@ -55,24 +51,7 @@ class GemmEpilogue:
         refusal = guard(facts.graph, anchor, options)
         if refusal is not None:
             return refusal
-        fold = fold_of(facts.graph, anchor)
-        growth = grow_tail(facts, [anchor], admit(facts.graph, anchor, fold), storable)
-        simple = partial(evaluable, facts.graph, anchor, fold=fold)
-        matches = []
-        for size in growth.cuts[: -1 - MOST_VARIANTS : -1]:
-            covered = growth.members[:size]
-            extra = side_nodes(facts, covered, simple)
-            reasons = growth.reasons if size == growth.cuts[-1] else {}
-            matches.append(
-                Match(
-                    self,
-                    tuple(covered),
-                    recomputed=tuple(extra),
-                    refused=reasons,
-                    role="in the epilogue of",
-                )
-            )
-        return matches
+        return with_tails(self, facts, anchor, fold_of(facts.graph, anchor))
 
     def lower(self, graph: Graph, match: Match, options: Options) -> KernelCall:
         """The call of a GEMM kernel with the tail as its epilogue."""

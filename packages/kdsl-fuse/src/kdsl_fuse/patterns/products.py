@@ -53,7 +53,7 @@ def guard(graph: Graph, product: Node, options: Options) -> Reason | None:
         _rank(graph, product, options)
         or _sizes(a, b)
         or _dtypes(a, b)
-        or _target(options.target)
+        or target_refusal(options.target)
         or _strides(a, left(graph, product))
         or _strides(b, right(graph, product))
     )
@@ -86,7 +86,8 @@ def _dtypes(a: Node, b: Node) -> Reason | None:
     )
 
 
-def _target(target: str) -> Reason | None:
+def target_refusal(target: str) -> Reason | None:
+    """Why products have no kernel on this target."""
     found = re.match(r"sm_(\d+)", target)
     if found is None or int(found[1]) >= OLDEST_ARCHITECTURE:
         return None

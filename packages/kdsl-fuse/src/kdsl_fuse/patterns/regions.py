@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kdsl_fuse.calls import stored
 from kdsl_fuse.graph import Graph, Node
 from kdsl_fuse.match import SOURCES, Facts, is_pointwise
 from kdsl_fuse.ops import op_named
@@ -104,7 +105,12 @@ class _Partition:
         return a.shape == b.shape and self._taken(a.name) and self._taken(b.name)
 
     def _is_view(self, unit: Any) -> bool:
-        return isinstance(unit, str) and op_named(self.facts.graph[unit].op.name).view is not None
+        """Whether it is a node that no kernel writes."""
+        if not isinstance(unit, str):
+            return False
+        node = self.facts.graph[unit]
+        is_view = op_named(node.op.name).view is not None
+        return is_view and stored(self.facts.graph, node)[0] is not node
 
     def _returned(self, name: str) -> bool:
         node = self.facts.graph[name]

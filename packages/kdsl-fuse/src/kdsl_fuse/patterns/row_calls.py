@@ -8,14 +8,12 @@ from typing import Any
 
 from kdsl_fuse import calls
 from kdsl_fuse.calls import KernelCall, Operand, Preparation
-from kdsl_fuse.elements import ElementFunction
+from kdsl_fuse.elements import VALUE, ElementFunction
 from kdsl_fuse.graph import Graph, Node
 from kdsl_fuse.patterns.base import Match, Options
 from kdsl_fuse.patterns.pointwise import build, operand_of, overlaps
 from kdsl_fuse.patterns.row_forms import RowForm, form_of
 from kdsl_fuse.strided import Strided
-
-VALUE = ElementFunction(1, (), (0,))
 
 
 @dataclass(frozen=True)

@@ -6,19 +6,21 @@ A pattern grows a tail with `admit` and `storable`, and lowers it with `build_ta
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from kdsl_core.dtypes import bf16, boolean, f16, f32, i8, i16, i32, u8, u16, u32
 from kdsl_fuse import calls
 from kdsl_fuse.calls import Operand
 from kdsl_fuse.graph import Graph, Node
-from kdsl_fuse.match import Guard, is_pointwise
+from kdsl_fuse.match import Facts, Guard, grow_tail, is_pointwise, side_nodes
 from kdsl_fuse.origin import line_of
-from kdsl_fuse.patterns.base import Match
+from kdsl_fuse.patterns.base import Match, Pattern
 from kdsl_fuse.patterns.folds import Fold, as_rows
 from kdsl_fuse.reasons import Reason
 from kdsl_fuse.strided import Shape
 from kdsl_fuse.tail import Step, Tail, number_step
 
+MOST_VARIANTS = 8  # matches at one anchor that a cover chooses from
 FLOATS = (f16, bf16, f32)
 COMPUTED = (*FLOATS, boolean)
 LOADED = (*COMPUTED, i8, i16, i32, u8, u16, u32)
@@ -93,6 +95,25 @@ def as_seen(graph: Graph, node: Node, shape: Shape, fold: Fold = as_rows) -> Ope
     read = calls.operand(graph, node)
     layout = fold(read.layout.broadcast(shape))
     return None if layout is None else read.seen_as(layout)
+
+
+def with_tails(
+    pattern: Pattern, facts: Facts, anchor: Node, fold: Fold = as_rows, preference_us: float = 0.0
+) -> list[Match]:
+    """The anchor with each tail that has one way out, the longest first."""
+    growth = grow_tail(facts, [anchor], admit(facts.graph, anchor, fold), storable)
+    simple = partial(evaluable, facts.graph, anchor, fold=fold)
+    return [
+        Match(
+            pattern,
+            tuple(growth.members[:size]),
+            recomputed=tuple(side_nodes(facts, growth.members[:size], simple)),
+            refused=growth.reasons if size == growth.cuts[-1] else {},
+            role="in the epilogue of",
+            preference_us=preference_us,
+        )
+        for size in growth.cuts[: -1 - MOST_VARIANTS : -1]
+    ]
 
 
 def build_tail(

@@ -26,7 +26,14 @@ def _affine(graph: Graph, node: Node) -> Node:
     epsilon = graph.constant(node.op["epsilon"], (), variance.dtype, loc=node.loc)
     s = add("Mul", scale, add("Rsqrt", add("Add", variance, epsilon)))
     t = add("Sub", bias, add("Mul", mean, s))
+    if x.op.name == "Transpose" and x.op["perm"] == _LAST_TO_SECOND.get(x.rank):
+        (last,) = graph.operands(x)  # where the numbers of channels repeat as they are
+        normalised = add("Add", add("Mul", last, s), t)
+        return graph.add("Transpose", normalised, perm=x.op["perm"], loc=node.loc)
     shape = (node.shape[1],) + (1,) * (node.rank - 2)
     if node.rank > 2:
         s, t = (graph.add("Reshape", v, shape=shape, loc=node.loc) for v in (s, t))
     return add("Add", add("Mul", x, s), t)
+
+
+_LAST_TO_SECOND = {rank: (0, rank - 1, *range(1, rank - 1)) for rank in (3, 4, 5)}

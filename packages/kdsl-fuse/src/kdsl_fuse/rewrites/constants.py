@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from kdsl_fuse import arrays, reference
 from kdsl_fuse.graph import Graph, Node
-from kdsl_fuse.match import is_free
+from kdsl_fuse.match import is_free, is_pointwise
 from kdsl_fuse.rewrites.dead_nodes import take_instead
 
 _ROUNDED = ("f16", "bf16", "e4m3", "e5m2")
@@ -20,8 +22,33 @@ def fold_constants(graph: Graph) -> None:
     """
     for node in list(graph):
         operands = graph.operands(node)
+        if is_pointwise(node):
+            node, operands = _with_numbers(graph, node, operands)
         if operands and all(map(_is_known, operands)) and _is_worthwhile(node, operands):
             take_instead(graph, node, _value(graph, node, operands))
+
+
+def _with_numbers(
+    graph: Graph, node: Node, operands: tuple[Node, ...]
+) -> tuple[Node, tuple[Node, ...]]:
+    """The node with numbers in place of arrays of one element, which kernels then bake in."""
+    others = [x for x in operands if not _is_single(x)]
+    if len(others) == len(operands) or all(x.shape != node.shape for x in others):
+        return node, operands
+    held = tuple(_number(graph, x) if _is_single(x) else x for x in operands)
+    new = graph.add(node.op.name, *held, loc=node.loc, **dict(node.op.attrs))
+    take_instead(graph, node, new)
+    return new, held
+
+
+def _is_single(node: Node) -> bool:
+    """Whether the node is an array that holds one known number."""
+    return _is_known(node) and node.shape != () and math.prod(node.shape) == 1
+
+
+def _number(graph: Graph, node: Node) -> Node:
+    value = node.constant.item()
+    return graph.constant(value, (), node.dtype, loc=node.loc)
 
 
 def _is_known(node: Node) -> bool:

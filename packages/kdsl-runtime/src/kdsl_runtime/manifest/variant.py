@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -147,11 +148,14 @@ def _dim3(sizes: int | Sequence[int]) -> Dim3:
 
 
 def name_of(kernel: KernelFunction) -> str:
-    """The "module:name" by which any process finds a kernel.
+    """The "module:name" by which any process finds a kernel: its function's name, or its own.
 
     Raises: ArgumentError K732 when there is none.
     """
     name = f"{kernel.__module__}:{kernel.__qualname__}"
+    own = getattr(sys.modules.get(kernel.__module__), kernel.signature.name, None)
+    if own is kernel:
+        name = f"{kernel.__module__}:{kernel.signature.name}"
     if kernel.__module__ == "__main__":
         raise _not_found(name, "it is defined in the program's main file")
     if kernel_named(name) is not kernel:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, ValueInfoProto
 
 OPSETS = range(13, 27)  # from 13 on axes are inputs, and Softmax works along one axis
+CONVERTED = range(7, 13)  # which onnx itself brings to 13
 _OWN = ("", "ai.onnx")
 
 
@@ -37,7 +38,8 @@ def from_onnx(
     model leaves open come with the arrays. Several results are a tuple.
 
     Raises: FusionError K984 for operators that kdsl does not have, by name and count; K986 for an
-    opset outside 13 to 26; K987 without the package onnx (extra `[onnx]`).
+    opset outside 7 to 26, of which onnx converts those before 13; K987 without the package
+    onnx (extra `[onnx]`).
     """
     required("onnx", "onnx")
     loaded = _Model(model)
@@ -54,7 +56,7 @@ class _Model:
 
         self.path = "model" if isinstance(model, onnx.ModelProto) else os.fspath(model)
         proto = onnx.load(model) if isinstance(model, str | os.PathLike) else model
-        self.proto = onnx.inliner.inline_local_functions(proto)
+        self.proto = _up_to_date(onnx.inliner.inline_local_functions(proto))
         self.graph = self.proto.graph
         self._check_opset()
         self._check_operators()
@@ -67,7 +69,7 @@ class _Model:
         if any(version not in OPSETS for version in versions):
             raise FusionError(
                 f"{self.path} is written for opset {versions[0]}, from_onnx reads "
-                f"{OPSETS.start} to {OPSETS.stop - 1}",
+                f"{CONVERTED.start} to {OPSETS.stop - 1}",
                 code="K986",
                 loc=author_loc(),
                 fix="onnx.version_converter.convert_version(model, 21), or export it anew",
@@ -141,7 +143,7 @@ class _Model:
     def _check_input(self, info: ValueInfoProto, array: TracedArray) -> None:
         declared = info.type.tensor_type
         dtype = known_type(declared.elem_type)
-        dims = [d.dim_value if d.HasField("dim_value") else None for d in declared.shape.dim]
+        dims = [d.dim_value if d.dim_value > 0 else None for d in declared.shape.dim]
         fits = dtype is array.dtype
         if declared.HasField("shape"):
             fits = fits and len(dims) == array.ndim
@@ -155,6 +157,16 @@ class _Model:
                 loc=author_loc(),
                 fix="pass arrays of the declared types; open sizes are shown as ?",
             )
+
+
+def _up_to_date(proto: ModelProto) -> ModelProto:
+    """The model for opset 13, where it is written for an older one that onnx can convert."""
+    import onnx.version_converter
+
+    versions = [x.version for x in proto.opset_import if x.domain in _OWN]
+    if all(version in CONVERTED for version in versions):
+        return onnx.version_converter.convert_version(proto, OPSETS.start)
+    return proto
 
 
 def _identifiers(names: Sequence[str]) -> list[str]:

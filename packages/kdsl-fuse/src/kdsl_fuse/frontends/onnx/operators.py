@@ -7,45 +7,24 @@ Nothing here imports onnx.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from kdsl_core.dtypes import dtype_of
-from kdsl_core.errors import FusionError
 from kdsl_fuse.frontends import functions as f
 from kdsl_fuse.frontends import functions_of_rows as rows
 from kdsl_fuse.frontends import functions_of_shapes as shapes
+from kdsl_fuse.frontends.onnx.forms import Attributes, Inputs, Meaning, get, only, whole
+from kdsl_fuse.frontends.onnx.images import IMAGES
 from kdsl_fuse.frontends.traced import TracedArray, apply
-from kdsl_fuse.origin import author_loc
-
-Inputs = Sequence[Any]
-Attributes = Mapping[str, Any]
-Meaning = Callable[[Inputs, Attributes], Any]
 
 # onnx.TensorProto's numbers of types, by kdsl's names
 TYPES = {
     1: "f32", 2: "u8", 3: "i8", 6: "i32", 7: "i64", 9: "boolean", 10: "f16", 11: "f64",
     16: "bf16", 17: "e4m3", 19: "e5m2",
 }  # fmt: skip
-
-
-def only(condition: bool, what: str) -> None:
-    """Refuse all other forms of an operator (K985)."""
-    if not condition:
-        raise FusionError(
-            f"from_onnx takes {what}",
-            code="K985",
-            loc=author_loc(),
-            fix="export the model in this form, or simplify it with onnxsim or onnxruntime",
-        )
-
-
-def _whole(value: Any, what: str) -> tuple[int, ...]:
-    """Numbers that decide shapes: they must be known when the model is traced."""
-    only(not isinstance(value, TracedArray), f"{what} that no input decides")
-    return tuple(int(x) for x in np.ravel(value))
 
 
 def _number(value: Any, what: str) -> Any:
@@ -70,12 +49,8 @@ def _fold(name: str) -> Meaning:
     return folded
 
 
-def _get(inputs: Inputs, index: int) -> Any:
-    return inputs[index] if index < len(inputs) else None
-
-
 def _clip(inputs: Inputs, _: Attributes) -> Any:
-    low, high = _get(inputs, 1), _get(inputs, 2)
+    low, high = get(inputs, 1), get(inputs, 2)
     return inputs[0] if low is high is None else f.clip(inputs[0], low, high)
 
 
@@ -95,14 +70,14 @@ def _cast(inputs: Inputs, attributes: Attributes) -> Any:
 def _gemm(inputs: Inputs, a: Attributes) -> Any:
     alpha, beta = (float(a.get(name, 1.0)) for name in ("alpha", "beta"))
     left, right = (bool(a.get(name, 0)) for name in ("transA", "transB"))
-    return f.gemm(inputs[0], inputs[1], _get(inputs, 2), alpha, beta, left, right)
+    return f.gemm(inputs[0], inputs[1], get(inputs, 2), alpha, beta, left, right)
 
 
 # -- shapes ---------------------------------------------------------------------------------
 
 
 def _reshape(inputs: Inputs, a: Attributes) -> Any:
-    x, asked = inputs[0], _whole(inputs[1], "shapes of Reshape")
+    x, asked = inputs[0], whole(inputs[1], "shapes of Reshape")
     if not a.get("allowzero", 0):
         asked = tuple(x.shape[i] if size == 0 else size for i, size in enumerate(asked))
     return shapes.reshape(x, asked)
@@ -115,24 +90,24 @@ def _flatten(inputs: Inputs, a: Attributes) -> Any:
 
 
 def _expand(inputs: Inputs, _: Attributes) -> Any:
-    asked = _whole(inputs[1], "shapes of Expand")
+    asked = whole(inputs[1], "shapes of Expand")
     return shapes.broadcast_to(inputs[0], np.broadcast_shapes(inputs[0].shape, asked))
 
 
 def _squeeze(inputs: Inputs, _: Attributes) -> Any:
-    axes = _get(inputs, 1)
-    return shapes.squeeze(inputs[0], None if axes is None else _whole(axes, "axes of Squeeze"))
+    axes = get(inputs, 1)
+    return shapes.squeeze(inputs[0], None if axes is None else whole(axes, "axes of Squeeze"))
 
 
 def _unsqueeze(inputs: Inputs, _: Attributes) -> Any:
-    return shapes.expand_dims(inputs[0], _whole(inputs[1], "axes of Unsqueeze"))
+    return shapes.expand_dims(inputs[0], whole(inputs[1], "axes of Unsqueeze"))
 
 
 def _slice(inputs: Inputs, _: Attributes) -> Any:
     x, *given = inputs
-    starts, stops = (_whole(value, "bounds of Slice") for value in given[:2])
-    axes = _whole(given[2], "axes of Slice") if _get(given, 2) is not None else range(len(starts))
-    steps = _whole(given[3], "steps of Slice") if _get(given, 3) is not None else (1,) * len(starts)
+    starts, stops = (whole(value, "bounds of Slice") for value in given[:2])
+    axes = whole(given[2], "axes of Slice") if get(given, 2) is not None else range(len(starts))
+    steps = whole(given[3], "steps of Slice") if get(given, 3) is not None else (1,) * len(starts)
     keys = [slice(None)] * x.ndim
     for axis, start, stop, step in zip(axes, starts, stops, steps, strict=True):
         keys[axis] = slice(start, stop, step)
@@ -142,8 +117,8 @@ def _slice(inputs: Inputs, _: Attributes) -> Any:
 def _split(inputs: Inputs, a: Attributes) -> Any:
     x, axis = inputs[0], a.get("axis", 0)
     size = x.shape[axis]
-    if (given := _get(inputs, 1)) is not None:
-        sizes = _whole(given, "sizes of Split")
+    if (given := get(inputs, 1)) is not None:
+        sizes = whole(given, "sizes of Split")
     else:
         each = -(-size // a["num_outputs"])
         sizes = tuple(min(each, size - first) for first in range(0, size, each))
@@ -165,8 +140,8 @@ def _gather(inputs: Inputs, a: Attributes) -> Any:
 
 def _reduce(function: Callable[..., Any]) -> Meaning:
     def reduced(inputs: Inputs, a: Attributes) -> Any:
-        given = _get(inputs, 1)
-        axes = a.get("axes") if given is None else _whole(given, "axes of reductions")
+        given = get(inputs, 1)
+        axes = a.get("axes") if given is None else whole(given, "axes of reductions")
         if not axes and a.get("noop_with_empty_axes", 0):
             return inputs[0]
         return function(inputs[0], tuple(axes) if axes else None, bool(a.get("keepdims", 1)))
@@ -175,7 +150,7 @@ def _reduce(function: Callable[..., Any]) -> Meaning:
 
 
 def _layer_norm(inputs: Inputs, a: Attributes) -> Any:
-    x, scale, bias = inputs[0], inputs[1], _get(inputs, 2)
+    x, scale, bias = inputs[0], inputs[1], get(inputs, 2)
     return rows.layer_norm(x, scale, bias, a.get("axis", -1), a.get("epsilon", 1e-5)), None, None
 
 
@@ -190,15 +165,15 @@ def _batch_norm(inputs: Inputs, a: Attributes) -> Any:
 
 
 def _dropout(inputs: Inputs, _: Attributes) -> Any:
-    training = _get(inputs, 2)
+    training = get(inputs, 2)
     only(training is None or not _number(training, "modes"), "Dropout for inference")
     return inputs[0], None
 
 
 def _attention(inputs: Inputs, a: Attributes) -> Any:
-    q, k, v, mask = (_get(inputs, i) for i in range(4))
+    q, k, v, mask = (get(inputs, i) for i in range(4))
     plain = not any(a.get(name) for name in ("softcap", "qk_matmul_output_mode"))
-    plain = plain and all(_get(inputs, i) is None for i in (4, 5, 6)) and q.ndim == 4
+    plain = plain and all(get(inputs, i) is None for i in (4, 5, 6)) and q.ndim == 4
     only(plain, "Attention of 4 axes without past keys and soft-cap")
     return rows.attention(q, k, v, mask, bool(a.get("is_causal", 0)), a.get("scale"))
 
@@ -256,6 +231,7 @@ MEANING: dict[str, Meaning] = {
     "BatchNormalization": _batch_norm,
     "Attention": _attention,
     "SoftmaxCrossEntropyLoss": _loss,
+    **IMAGES,
 }  # fmt: skip
 
 

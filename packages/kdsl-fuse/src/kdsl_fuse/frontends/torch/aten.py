@@ -10,26 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kdsl_core.errors import FusionError
 from kdsl_fuse import arrays
 from kdsl_fuse.frontends import functions as f
 from kdsl_fuse.frontends import functions_of_rows as rows
 from kdsl_fuse.frontends import functions_of_shapes as shapes
+from kdsl_fuse.frontends.torch.forms import only
+from kdsl_fuse.frontends.torch.images import IMAGES
 from kdsl_fuse.frontends.traced import TracedArray, apply
-from kdsl_fuse.origin import author_loc
 
 Meaning = Callable[..., Any]
-
-
-def refused(what: str) -> FusionError:
-    """The refusal of an operator in a form that kdsl does not have."""
-    return FusionError(what, code="K981", loc=author_loc(), fix="torch computes it")
-
-
-def only(condition: bool, what: str) -> None:
-    """Refuse all other forms of an operator."""
-    if not condition:
-        raise refused(f"only {what} has a meaning in kdsl")
 
 
 # -- arithmetic -----------------------------------------------------------------------------
@@ -334,6 +323,7 @@ MEANING: dict[str, Meaning] = {
         for overload, meaning in forms.items()
     },
     "prims.convert_element_type.default": _cast,
+    **IMAGES,
 }
 
 VIEWS = frozenset(

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from kdsl_core.errors import KdslError
 from kdsl_fuse import arrays
 from kdsl_fuse.arrays import Spec
-from kdsl_fuse.frontends.torch.aten import MEANING, refused
+from kdsl_fuse.frontends.torch.aten import MEANING
+from kdsl_fuse.frontends.torch.forms import refused
 from kdsl_fuse.frontends.traced import Trace, TracedArray
 from kdsl_fuse.origin import Place, written_at
 from kdsl_fuse.patterns import Options
