@@ -5,10 +5,9 @@ python3 benchmarks/porting/cpp.py layouts --cute /tmp/cute
 python3 benchmarks/porting/cpp.py seconds --cute /tmp/cute
 python3 benchmarks/porting/cpp.py build --cute /tmp/cute --bin /tmp/bin
 python3 benchmarks/porting/cpp.py bits --bin /tmp/bin
-python3 benchmarks/porting/cpp.py speed --bin /tmp/bin
 
 `headers` takes CuTe's headers out of NVIDIA's wheel (`pip download --no-deps nvidia-cutlass`), and
-nothing else. `bits` and `speed` need a GPU, `speed` also torch; the others need nvcc or g++ 12.
+nothing else. `bits` needs a GPU; the others need nvcc or g++ 12.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ import time
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -150,44 +148,6 @@ def bits(folder: Path, kernels: Sequence[str]) -> int:
     return wrong
 
 
-def speed(folder: Path, kernels: Sequence[str], size: int = 4096) -> None:
-    """Microseconds of a product of `size`³, ours and C++'s in turn, and how many bits differ."""
-    sys.path[:0] = [str(ROOT / "tests"), *map(str, ROOT.glob("packages/*/src"))]
-    from porting import NAMES, Case
-
-    for port in (name for name in NAMES if name in kernels):
-        for majors in ("TN", "NT"):
-            case = Case(port, majors, size, size, size)
-            arguments = majors, *[str(size)] * 3, "1234"
-            with tempfile.TemporaryDirectory() as out:
-                theirs = float(run(str(folder / port), *arguments, f"{out}/C", "time"))
-                us, got = timed(case)
-                theirs = min(theirs, float(run(str(folder / port), *arguments, f"{out}/C", "time")))
-                want = np.fromfile(f"{out}/C", got.dtype).reshape(size, size).T
-            differ = int((got.view(f"u{got.itemsize}") != want.view(f"u{got.itemsize}")).sum())
-            row = f"kdsl {us:.0f} us, CuTe C++ {theirs:.0f} us, ratio {theirs / us:.3f}"
-            print(f"{port} {majors}: {row}, {differ} of {got.size} elements differ", flush=True)
-
-
-def timed(case: Any) -> tuple[float, Any]:
-    """Microseconds of a launch as the C++ programs measure it, and C."""
-    import torch
-
-    operands = case.arrays
-    arrays, stated = [torch.from_numpy(x).cuda() for x in operands], case.launch(*operands)
-    launch = case.kernel.configure(grid=stated["grid"], block=stated["block"])
-    times = []
-    for turn in range(10):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        for _ in range(20 if turn else 1):
-            launch(*arrays, **stated["kwargs"])
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end) * 1000 / 20)
-    return float(np.median(times[1:])), arrays[2].cpu().numpy()
-
-
 def run(*command: str, env: dict[str, str] | None = None) -> str:
     """What a command prints; ends the script with its errors when it fails."""
     done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
@@ -199,7 +159,7 @@ def run(*command: str, env: dict[str, str] | None = None) -> str:
 def main() -> None:
     """The commands above."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=["headers", "layouts", "build", "seconds", "bits", "speed"])
+    parser.add_argument("what", choices=["headers", "layouts", "build", "seconds", "bits"])
     parser.add_argument("paths", nargs="*", type=Path)
     parser.add_argument("--cute", type=Path)
     parser.add_argument("--bin", type=Path)
@@ -215,8 +175,6 @@ def main() -> None:
             build(given.cute, kernel, given.bin / kernel)
     elif given.what == "seconds":
         seconds(given.cute, given.only)
-    elif given.what == "speed":
-        speed(given.bin, given.only)
     else:
         sys.exit(bits(given.bin, given.only) and 1)
 

@@ -1,7 +1,6 @@
 // What the CuTe C++ programs of this folder share: operands, a launch, and a file with the result.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -31,29 +30,10 @@ struct Stream {
   }
 };
 
-// Print the microseconds of a launch, where 20 of them follow one another: the median of 9 times.
-template <class Run>
-void measure(Run run) {
-  cudaEvent_t begin, end;
-  CHECK(cudaEventCreate(&begin));
-  CHECK(cudaEventCreate(&end));
-  std::vector<float> times(9);
-  for (auto& us : times) {
-    CHECK(cudaEventRecord(begin));
-    for (int i = 0; i < 20; ++i) run();
-    CHECK(cudaEventRecord(end));
-    CHECK(cudaEventSynchronize(end));
-    CHECK(cudaEventElapsedTime(&us, begin, end));
-    us *= 1000.0f / 20;
-  }
-  std::sort(times.begin(), times.end());
-  printf("%.2f\n", times[times.size() / 2]);
-}
-
 // The raw bytes of C, contiguous along M, of a launch `run(m, n, k, A, B, C)`.
 template <class T, class Run>
-void multiply(char const* path, int m, int n, int k, uint64_t seed, bool timed, Run run) {
-  std::vector<T> a(size_t(m) * k), b(size_t(n) * k), c(size_t(m) * n, T(-1));
+void multiply(char const* path, int m, int n, int k, uint64_t seed, Run run) {
+  std::vector<T> a(m * k), b(n * k), c(m * n, T(-1));
   Stream stream{seed};
   stream.fill(a);
   stream.fill(b);
@@ -65,25 +45,23 @@ void multiply(char const* path, int m, int n, int k, uint64_t seed, bool timed, 
   CHECK(cudaMemcpy(dB, b.data(), sizeof(T) * b.size(), cudaMemcpyHostToDevice));
   run(m, n, k, dA, dB, dC);
   CHECK(cudaGetLastError());
-  if (timed) measure([&] { run(m, n, k, dA, dB, dC); });
   CHECK(cudaMemcpy(c.data(), dC, sizeof(T) * c.size(), cudaMemcpyDeviceToHost));
   FILE* file = fopen(path, "wb");
   if (file == nullptr || fwrite(c.data(), sizeof(T), c.size(), file) != c.size()) exit(2);
   fclose(file);
 }
 
-// PROGRAM TN|NT M N K SEED FILE [time]
+// PROGRAM TN|NT M N K SEED FILE
 template <class T, class Tn, class Nt>
 int program(int argc, char** argv, Tn tn, Nt nt) {
-  if (argc < 7) {
-    fprintf(stderr, "usage: %s TN|NT M N K SEED FILE [time]\n", argv[0]);
+  if (argc != 7) {
+    fprintf(stderr, "usage: %s TN|NT M N K SEED FILE\n", argv[0]);
     return 2;
   }
   int const m = atoi(argv[2]), n = atoi(argv[3]), k = atoi(argv[4]);
   uint64_t const seed = strtoull(argv[5], nullptr, 10);
-  bool const timed = argc > 7;
-  if (argv[1][0] == 'T') multiply<T>(argv[6], m, n, k, seed, timed, tn);
-  else multiply<T>(argv[6], m, n, k, seed, timed, nt);
+  if (argv[1][0] == 'T') multiply<T>(argv[6], m, n, k, seed, tn);
+  else multiply<T>(argv[6], m, n, k, seed, nt);
   return 0;
 }
 
