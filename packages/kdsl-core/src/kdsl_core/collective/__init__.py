@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-<<<<<<< HEAD
-from kdsl_core.collective.ahead import TilesAhead
 from kdsl_core.collective.choice import OutputChoice, TmaChoice
-=======
->>>>>>> h-dense
 from kdsl_core.collective.epilogue import EpilogueStage
 from kdsl_core.collective.fragment_epilogue import FragmentEpilogue, WarpGroup, results_of
 from kdsl_core.collective.fragments import FragmentLoader
@@ -37,11 +33,7 @@ __all__ = [
     "TileLoader",
     "TileOutput",
     "TileScheduler",
-<<<<<<< HEAD
-    "TilesAhead",
     "TmaChoice",
-=======
->>>>>>> h-dense
     "TmaOperand",
     "TmaPair",
     "TmaPipeline",
