@@ -21,6 +21,7 @@ from kdsl_core.ir import (
     SharedAlloc,
     Var,
 )
+from kdsl_core.ir.protocols import Evaluation, Inputs
 
 GLOBAL_BASE = 1 << 40
 SHARED_BASE = 1 << 10
@@ -53,6 +54,11 @@ class Warps:
         assert value.dtype == reg.dtype.numpy, (value.dtype, reg)
         chosen = self.active if where is None else self.active & where
         self.registers[reg] = np.where(chosen, value, old)
+
+    def compute(self, registers: tuple[Reg, ...], inputs: Inputs, evaluate: Evaluation) -> None:
+        (values,) = evaluate([inputs])
+        for reg, value in zip(registers, values, strict=True):
+            self.write(reg, value)
 
     # -- memory ------------------------------------------------------------------------------
     def _places(self, space: str, address: Array, size: int) -> Array:

@@ -5,7 +5,7 @@ Back ends implement them once; operations are added every week and know nothing 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import numpy as np
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from kdsl_core.ir.op import Op
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+Inputs: TypeAlias = Sequence[Sequence[Array]]  # of one evaluation: operands' registers (W, 32)
+Evaluation: TypeAlias = Callable[
+    [Sequence[Inputs]], list[list[Array]]
+]  # results' registers of each
 
 
 class Label:
@@ -135,6 +139,12 @@ class Machine(Protocol):
 
     def write(self, reg: Reg, value: Array, *, where: Array | None = None) -> None:
         """Set a register in active lanes (and in `where`, a bool array, when given)."""
+
+    def compute(self, registers: tuple[Reg, ...], inputs: Inputs, evaluate: Evaluation) -> None:
+        """Set registers of all lanes to what a function, given many such inputs, makes of these.
+
+        The machine may wait with it for others of the same function.
+        """
 
     # -- memory -----------------------------------------------------------------------------
     def load(
@@ -317,8 +327,19 @@ class Machine(Protocol):
         `warpgroup_wait` covers it. `descriptor` is (W, 32), equal in all lanes.
         """
 
-    def warpgroup_write(self, registers: tuple[Reg, ...], values: list[Array]) -> None:
-        """Set accumulators that stay in flight until `warpgroup_wait` covers the open group."""
+    def warpgroup_matrices(self, registers: tuple[Reg, ...]) -> Array | None:
+        """The matrices that `warpgroup_write` gave accumulators, where nothing changed them."""
+
+    def warpgroup_write(
+        self,
+        registers: tuple[Reg, ...],
+        matrices: Array,
+        spread: Callable[[Array], list[Array]],
+    ) -> None:
+        """Set accumulators that stay in flight until `warpgroup_wait` covers the open group.
+
+        `spread` gives the registers of matrices (W, …).
+        """
 
     def warpgroup_uses(self, registers: tuple[Reg, ...]) -> None:
         """Mark operand registers that must not change before the open group is waited for."""

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from kdsl_core.ir import Const, Kernel, Operand, Reg, TensorMap
-from kdsl_core.ir.protocols import Array
+from kdsl_core.ir.protocols import Array, Evaluation, Inputs
 from kdsl_core.sim.access import Access, access_of
 from kdsl_core.sim.batch import Batch
 from kdsl_core.sim.counters import Counters
@@ -109,6 +109,14 @@ class MachineBase:
             self._check_flight(reg, "writes")
             self.flights.changed(reg, self.group.index, self.pc)
         self.registers.write(reg, value, self.group, where)
+
+    def compute(self, registers: tuple[Reg, ...], inputs: Inputs, evaluate: Evaluation) -> None:
+        if self.group.mask is None and not self.batch.clocks.kept:
+            self.registers.write_later(registers, inputs, evaluate, self.group)
+            return
+        (values,) = evaluate([inputs])
+        for reg, value in zip(registers, values, strict=True):
+            self.write(reg, value)
 
     def _check_flight(self, reg: Reg, verb: str) -> None:
         flying = self.flights.of(reg, self.group.index)

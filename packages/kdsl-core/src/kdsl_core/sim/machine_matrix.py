@@ -11,6 +11,7 @@ from kdsl_core.dtypes import DType
 from kdsl_core.ir import Reg
 from kdsl_core.ir.protocols import Array
 from kdsl_core.sim.access import Access
+from kdsl_core.sim.accumulators import Spread
 from kdsl_core.sim.clocks import GROUP_WARPS
 from kdsl_core.sim.descriptors import chunk_addresses, from_chunks
 from kdsl_core.sim.groups import LANES
@@ -81,10 +82,12 @@ class MatrixPart(MachineBase):
             whole_warp=True,
         )  # fmt: skip
 
-    def warpgroup_write(self, registers: tuple[Reg, ...], values: list[Array]) -> None:
+    def warpgroup_matrices(self, registers: tuple[Reg, ...]) -> Array | None:
+        return self.registers.matrices(registers, self.group)
+
+    def warpgroup_write(self, registers: tuple[Reg, ...], matrices: Array, spread: Spread) -> None:
         self._check_fence(registers)
-        for reg, value in zip(registers, values, strict=True):
-            self.registers.write(reg, value, self.group, None)
+        self.registers.write_matrices(registers, matrices, spread, self.group)
         if self._check_flights:
             self.flights.use(registers, self.group.index, self.pc, writes=True)
 
