@@ -41,13 +41,13 @@ def attention(
 def attentions() -> dict[str, Launch]:
     """The kernels of this file.
 
-    Nine blocks of keys to a tile: a number that no ring divides, and that fills each several times.
-    The bias has 140 columns and 42 rows, so that the last block of keys is seen by all its parts.
+    Five blocks of keys to a tile: a number that no ring divides, and that fills each several times.
+    The bias has 76 columns and 42 rows, so that the last block of keys is seen in all its parts.
     """
     one = {"consumers": 1, "turns": False}
     return {
         "attention/turns": attention(
-            AttentionConfig(16, 16), AttentionProblem(1, 2, 1, 140, 136, 16), blocks=1
+            AttentionConfig(16, 16), AttentionProblem(1, 2, 1, 140, 72, 16), blocks=1
         ),
         "attention/one group, one stage": attention(
             AttentionConfig(16, 32, (1, 1), **one), AttentionProblem(1, 1, 1, 130, 72, 8)
@@ -59,13 +59,13 @@ def attentions() -> dict[str, Launch]:
         ),
         "attention/bias, bottom-right": attention(
             AttentionConfig(16, 16, (2, 2), mask="bottom-right", layout="bhsd", **one),
-            AttentionProblem(1, 2, 1, 42, 140, 16),
+            AttentionProblem(1, 2, 1, 42, 76, 16),
             biased=True,
             blocks=1,
         ),
         "attention/three groups, full swizzle": attention(
             AttentionConfig(64, 16, (2, 3), consumers=3, turns=False),
-            AttentionProblem(1, 2, 1, 150, 136, 64),
+            AttentionProblem(1, 3, 1, 150, 72, 64),
             blocks=1,
         ),
     }

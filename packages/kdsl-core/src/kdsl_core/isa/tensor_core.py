@@ -27,7 +27,7 @@ import numpy as np
 
 from kdsl_core.errors import TypeMismatch
 from kdsl_core.isa.tensor_core_operands import Array, Operand, names, prepare
-from kdsl_core.isa.tensor_core_sums import Family, sums_of_products
+from kdsl_core.isa.tensor_core_sums import Family, sums_of_products, sums_side_by_side
 
 _ACCUMULATORS = (np.dtype(np.float32), np.dtype(np.float16), np.dtype(np.int32))
 _NAN: dict[np.dtype[Any], Any] = {
@@ -53,52 +53,18 @@ def multiply_accumulate(
     Raises: TypeMismatch for a type or K that no instruction takes.
     Source: PTX ISA 9.0 `mma`, `wgmma.mma_async`; recordings of an H200, docs/facts.md.
     """
-    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
-        shared = _with_the_same_a(a, b, c)
-        if shared is not None:
-            return _side_by_side(a, b, c, shared, family, numerics)
     a = a if isinstance(a, Operand) else prepare(a)
     b = b if isinstance(b, Operand) else prepare(b)
     _check(a, b, c)
     if c.dtype == np.int32 or numerics == "fast":
         product = a.rows @ b.rows.swapaxes(-1, -2)  # exact for int8: |sum| ≤ 32·255² < 2^24
         return np.asarray(product.astype(c.dtype) + c)
-    d = sums_of_products(a, b, c, family)
+    d = sums_side_by_side(a, b, c, family)
+    if d is None:
+        d = sums_of_products(a, b, c, family)
     if a.finite and b.finite and np.isfinite(c).all():
         return d
     return _patch_nonfinite(a, b, c, d)
-
-
-def _with_the_same_a(a: Array, b: Array, c: Array) -> Array | None:
-    """Numbers [n, s] of batch elements, rows of those whose A is alike; None when all differ.
-
-    So are those of the blocks in one row of a grid.
-    """
-    if not (a.ndim == b.ndim == c.ndim == 3 and len(a) == len(b) == len(c) > 1):
-        return None
-    alike: dict[bytes, list[int]] = {}
-    for number, matrix in enumerate(a):
-        alike.setdefault(matrix.tobytes(), []).append(number)
-    sizes = {len(numbers) for numbers in alike.values()}
-    return np.array(list(alike.values())) if len(sizes) == 1 and len(alike) < len(a) else None
-
-
-def _side_by_side(
-    a: Array, b: Array, c: Array, shared: Array, family: Family, numerics: Literal["exact", "fast"]
-) -> Array:
-    """`multiply_accumulate` with the matrices B that meet one A side by side: longer loops."""
-    (tiles, s), (m, n) = shared.shape, c.shape[1:]
-    old, new = np.empty((tiles, m, s, n), c.dtype), np.empty_like(c)
-    for (tile, part), number in np.ndenumerate(shared):
-        old[tile, :, part] = c[number]
-    wide = (tiles, m, s * n)
-    d = multiply_accumulate(
-        a[shared[:, 0]], b[shared].reshape(tiles, s * n, -1), old.reshape(wide), family,
-        numerics=numerics,
-    ).reshape(old.shape)  # fmt: skip
-    for (tile, part), number in np.ndenumerate(shared):
-        new[number] = d[tile, :, part]
-    return new
 
 
 def _check(a: Operand, b: Operand, c: Array) -> None:

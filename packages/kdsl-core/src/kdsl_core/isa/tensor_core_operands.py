@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import ml_dtypes
@@ -47,6 +47,13 @@ class Operand:
     dtype: np.dtype[Any]
     lowest: int
     highest: int
+
+    def take(self, index: Array, shape: tuple[int, ...]) -> Operand:
+        """The matrices of some numbers in the batch, in another shape."""
+        rows, value, exponent = (
+            x[index].reshape(shape) for x in (self.rows, self.value, self.exponent)
+        )
+        return replace(self, rows=rows, value=value, exponent=exponent)
 
     @property
     def finite(self) -> bool:

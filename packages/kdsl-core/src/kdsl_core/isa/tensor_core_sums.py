@@ -43,10 +43,7 @@ def sums_of_products(a: Operand, b: Operand, c: Array, family: Family) -> Array:
     ours, theirs = (_terms(x, batch, wide, at) for x, at in ((a, 3), (b, 2)))
     if not wide:
         old = np.ascontiguousarray(old.transpose(1, 2, 0))
-    step = _step_fp8_as_f16 if _is_fp8(a) and family == "mma.sync" else _step
-    kind = _Kind(
-        a.narrow and b.narrow, _is_fp8(a) and family == "wgmma", c.dtype, a.highest + b.highest
-    )
+    step, kind = _step_of(a, b, c, family)
     limit = max(_BLOCK_PRODUCTS // max(k, 1), 1)
     with np.errstate(over="ignore"):  # infinite results
         if old.size <= limit:
@@ -60,6 +57,50 @@ def sums_of_products(a: Operand, b: Operand, c: Array, family: Family) -> Array:
     return new.reshape(*batch, m, n)
 
 
+def sums_side_by_side(a: Operand, b: Operand, c: Array, family: Family) -> Array | None:
+    """`sums_of_products` [batch, M, N], all matrices B that meet one A as a wide one.
+
+    So the inner loops are longer. The blocks in one row of a grid have their A in common. None
+    where the batch has no such A, or not the same number of B for each.
+    """
+    alike = _alike(a.rows, b.rows, c)
+    if alike is None:
+        return None
+    (tiles, each), (m, n), k = alike.shape, c.shape[1:], a.rows.shape[-1]
+    ours = _terms(a.take(alike[:, 0], (tiles, m, k)), (tiles,), True, 3)
+    theirs = _terms(b.take(alike, (tiles, each * n, k)), (tiles,), True, 2)
+    step, kind = _step_of(a, b, c, family)
+    new, everywhere = np.empty_like(c), slice(None)
+    with np.errstate(over="ignore"):  # infinite results
+        for t, rows in _blocks((tiles, m), max(_BLOCK_PRODUCTS // (k * each * n), 1)):
+            old = c[alike[t], rows].swapaxes(1, 2)
+            block = (t, rows, everywhere)
+            wide = old.reshape(*old.shape[:2], -1)
+            d = step(ours.block(block), theirs.block(block), wide, kind)
+            new[alike[t], rows] = d.reshape(old.shape).swapaxes(1, 2)
+    return new
+
+
+def _alike(a: Array, b: Array, c: Array) -> Array | None:
+    """Numbers [tiles, each] of batch elements, in rows of those whose A is the same."""
+    if not (a.ndim == b.ndim == c.ndim == 3 and len(a) == len(b) == len(c) > 1):
+        return None
+    found: dict[bytes, list[int]] = {}
+    for number, matrix in enumerate(a):
+        found.setdefault(matrix.tobytes(), []).append(number)
+    sizes = {len(numbers) for numbers in found.values()}
+    return np.array(list(found.values())) if len(sizes) == 1 and len(found) < len(a) else None
+
+
+def _step_of(
+    a: Operand, b: Operand, c: Array, family: Family
+) -> tuple[Callable[..., Array], _Kind]:
+    """The function of one instruction, and how it works."""
+    fp8 = _is_fp8(a)
+    kind = _Kind(a.narrow and b.narrow, fp8 and family == "wgmma", c.dtype, a.highest + b.highest)
+    return _step_fp8_as_f16 if fp8 and family == "mma.sync" else _step, kind
+
+
 def _flat(x: Array, batch: tuple[int, ...]) -> Array:
     """Matrices along one axis, the whole batch of them."""
     if x.shape[:-2] != batch:
@@ -68,7 +109,7 @@ def _flat(x: Array, batch: tuple[int, ...]) -> Array:
 
 
 def _blocks(shape: tuple[int, ...], limit: int) -> Iterator[tuple[slice, ...]]:
-    """Parts of an array of three axes that have about `limit` elements, long along the last."""
+    """Parts of an array that have about `limit` elements, long along the last axes."""
     steps: list[int] = []
     for size in reversed(shape):
         steps.insert(0, max(min(size, limit), 1))

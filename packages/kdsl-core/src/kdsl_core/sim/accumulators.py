@@ -29,17 +29,21 @@ class Held:
 
 
 class Accumulators:
-    """Matrices (W, …) that stand for registers, for one or more groups of warps."""
+    """Matrices (W, …) that stand for registers, for one or more groups of warps.
+
+    `owner` has all those registers, with the others beside each.
+    """
 
     def __init__(self) -> None:
         self._held: dict[tuple[Reg, ...], list[Held]] = {}
-        self._owner: dict[object, tuple[Reg, ...]] = {}
+        self.owner: dict[object, tuple[Reg, ...]] = {}
 
     def hold_for(self, register: object, group: Group) -> bool:
         """Whether a group's register is out of date, since matrices stand for it."""
-        if not self._owner or register not in self._owner:
-            return False
-        return any(_meet(held.group, group) for held in self._held[self._owner[register]])
+        registers = self.owner.get(register)
+        return registers is not None and any(
+            _meet(held.group, group) for held in self._held[registers]
+        )
 
     def of(self, registers: tuple[Reg, ...], group: Group) -> Array | None:
         """The matrices of a group's registers, where it is they that count."""
@@ -61,11 +65,11 @@ class Accumulators:
     ) -> None:
         """Let matrices stand for a group's registers, which nothing else stands for."""
         self._held.setdefault(registers, []).append(Held(group, matrices, spread))
-        self._owner.update(dict.fromkeys(registers, registers))
+        self.owner.update(dict.fromkeys(registers, registers))
 
     def release(self, register: object, group: Group) -> tuple[tuple[Reg, ...], list[Held]]:
         """What stands for a group's register, and for others beside it; now nothing does."""
-        registers = self._owner[register]
+        registers = self.owner[register]
         every = self._held.pop(registers)
         found = [held for held in every if _meet(held.group, group)]
         left = [held for held in every if not _meet(held.group, group)]
@@ -73,7 +77,7 @@ class Accumulators:
             self._held[registers] = left
         else:
             for each in registers:
-                del self._owner[each]
+                del self.owner[each]
         return registers, found
 
 

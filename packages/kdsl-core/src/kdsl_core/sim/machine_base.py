@@ -15,6 +15,7 @@ from kdsl_core.sim.flights import RegisterFlights
 from kdsl_core.sim.global_access import GlobalAccess
 from kdsl_core.sim.groups import LANES, Group
 from kdsl_core.sim.mbarriers import Mbarriers
+from kdsl_core.sim.plain_access import PlainAccess
 from kdsl_core.sim.registers import RegisterFile
 from kdsl_core.sim.reporting import Reporter
 from kdsl_core.sim.shared_access import SharedAccess
@@ -63,6 +64,8 @@ class MachineBase:
         self._shared = SharedAccess(batch, reporter)
         reporter.mbarriers, reporter.shadow = self.mbarriers, self._shared.shadow
         self._global = memory
+        hurried = not batch.clocks.kept and not counters.enabled
+        self._plain = PlainAccess(batch, memory.allocations) if hurried else None
         self._maps = maps
 
     # -- the scheduler's part ------------------------------------------------------------------
@@ -87,11 +90,16 @@ class MachineBase:
         return self.group.lanes()
 
     def special(self, name: str) -> Array:
-        value = self.batch.special[name]
+        value = self.batch.special(name)
         return value if value.shape[0] == 1 else value[self.group.rows]
 
     # -- registers --------------------------------------------------------------------------
     def read(self, operand: Operand) -> Array:
+        if self._check_registers or self.flights.any:
+            self._check_read(operand)
+        return self.registers.read(operand, self.group)
+
+    def _check_read(self, operand: Operand) -> None:
         if self._check_registers and not self.fills_in:
             undefined = self.registers.undefined(operand, self.group)
             if undefined is not None:
@@ -102,7 +110,6 @@ class MachineBase:
                 )  # fmt: skip
         if self.flights.any and not self.in_wgmma and not isinstance(operand, Const):
             self._check_flight(operand, "reads")
-        return self.registers.read(operand, self.group)
 
     def write(self, reg: Reg, value: Array, *, where: Array | None = None) -> None:
         if self.flights.watched and reg in self.flights.watched:

@@ -33,6 +33,10 @@ class MemoryPart(MachineBase):
         where: Array | None = None,
         kind: str = "ld",
     ) -> Array:
+        if self._plain is not None:
+            found = self._plain.load(space, address, size, where, self.group, self.pc)
+            if found is not None:
+                return found
         access = self.access(address, size, where, kind)
         if not access.address.size:
             return np.zeros((*access.shape, size), np.uint8)
@@ -49,6 +53,10 @@ class MemoryPart(MachineBase):
         where: Array | None = None,
         kind: str = "st",
     ) -> None:
+        if self._plain is not None and self._plain.store(
+            space, address, data, where, self.group, self.pc
+        ):
+            return
         size = data.shape[-1]
         access = self.access(address, size, where, kind)
         if not access.address.size:

@@ -13,23 +13,19 @@ _MOST = 256
 
 
 class Postponed:
-    """Inputs for one function, of one group of warps, and the registers of the results."""
+    """Inputs for one function, of one group of warps; `registers` wait for the results."""
 
     def __init__(self) -> None:
         self._evaluate: Evaluation | None = None
         self._group: Group | None = None
         self._inputs: list[Inputs] = []
         self._targets: list[tuple[Reg, ...]] = []
-        self._registers: set[object] = set()
-
-    def concerns(self, register: object) -> bool:
-        """Whether a register waits for its value."""
-        return register in self._registers
+        self.registers: set[object] = set()
 
     def takes(self, registers: tuple[Reg, ...], evaluate: Evaluation, group: Group) -> bool:
         """Whether one more evaluation can be added."""
         alike = self._evaluate is evaluate and self._group is group and len(self._inputs) < _MOST
-        return not self._inputs or (alike and self._registers.isdisjoint(registers))
+        return not self._inputs or (alike and self.registers.isdisjoint(registers))
 
     def add(
         self, registers: tuple[Reg, ...], inputs: Inputs, evaluate: Evaluation, group: Group
@@ -38,7 +34,7 @@ class Postponed:
         self._evaluate, self._group = evaluate, group
         self._inputs.append(inputs)
         self._targets.append(registers)
-        self._registers.update(registers)
+        self.registers.update(registers)
 
     def finish(self) -> tuple[Group, list[tuple[Reg, Array]]]:
         """The group and the values of all registers that waited; now none does."""
@@ -51,5 +47,5 @@ class Postponed:
         ]
         group = self._group
         self._inputs, self._targets = [], []
-        self._registers.clear()
+        self.registers.clear()
         return group, values

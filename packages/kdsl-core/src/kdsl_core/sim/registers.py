@@ -34,6 +34,7 @@ class RegisterFile:
         self._undefined: dict[Reg, Array] = {}
         self._accumulators = Accumulators()
         self._postponed = Postponed()
+        self._stale = self._postponed.registers, self._accumulators.owner
 
     def set_uniform(self, reg: Reg, value: int | float) -> None:
         """Give all threads one value: a kernel parameter."""
@@ -46,7 +47,9 @@ class RegisterFile:
             if known is None:
                 known = self._constants[id(operand)] = operand.array()
             return known
-        self._make_current(operand, group)
+        waiting, owned = self._stale
+        if operand in waiting or operand in owned:
+            self._make_current(operand, group)
         content = self._content.get(operand)
         if content is None:
             return np.zeros((1, 1), operand.dtype.numpy)
@@ -73,7 +76,9 @@ class RegisterFile:
             value = value.astype(reg.dtype.numpy)
         if value.ndim < 2:
             value = value.reshape(1, -1) if value.ndim else value.reshape(1, 1)
-        self._make_current(reg, group)
+        waiting, owned = self._stale
+        if reg in waiting or reg in owned:
+            self._make_current(reg, group)
         if group.full and group.mask is None and where is None:
             self._content[reg] = value
             self._undefined.pop(reg, None)
@@ -139,7 +144,7 @@ class RegisterFile:
 
     def _make_current(self, register: object, group: Group) -> None:
         """Give a group's register, and those that belong to it, values that were postponed."""
-        if self._postponed.concerns(register):
+        if register in self._postponed.registers:
             self._write_postponed()
         if self._accumulators.hold_for(register, group):
             registers, parts = self._accumulators.release(register, group)

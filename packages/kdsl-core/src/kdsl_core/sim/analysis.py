@@ -1,0 +1,48 @@
+"""What a kernel's runs have in common: its flat program and what is known of it beforehand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+from kdsl_core.ir import Kernel, Reg, flatten
+from kdsl_core.ir.flat import FlatProgram
+from kdsl_core.sim.flights import wgmma_registers
+from kdsl_core.sim.instruction_facts import Facts, facts
+from kdsl_core.sim.registers import warp_bytes
+from kdsl_core.sim.written import written_parameters
+
+
+@dataclass(frozen=True, eq=False)
+class Analysis:
+    """Of one kernel.
+
+    `watched` are the registers that some wgmma takes, `written` the names of parameters that are
+    written through. Units: `warp_bytes`, of all registers of a warp.
+    """
+
+    program: FlatProgram
+    facts: list[Facts]
+    watched: frozenset[Reg]
+    written: frozenset[str]
+    warp_bytes: int
+
+
+_KNOWN: WeakKeyDictionary[Kernel, tuple[int, Analysis]] = WeakKeyDictionary()
+
+
+def analysis(kernel: Kernel) -> Analysis:
+    """What is known of a kernel, which is not changed any more but at its end."""
+    size = len(kernel.body.ops)
+    known = _KNOWN.get(kernel)
+    if known is None or known[0] != size:
+        program = flatten(kernel)
+        known = size, Analysis(
+            program,
+            facts(program),
+            wgmma_registers(program),
+            frozenset(written_parameters(kernel)),
+            warp_bytes(program),
+        )
+        _KNOWN[kernel] = known
+    return known[1]
