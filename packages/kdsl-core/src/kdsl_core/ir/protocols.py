@@ -6,7 +6,7 @@ Back ends implement them once; operations are added every week and know nothing 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -23,6 +23,23 @@ Inputs: TypeAlias = Sequence[Sequence[Array]]  # of one evaluation: operands' re
 Evaluation: TypeAlias = Callable[
     [Sequence[Inputs]], list[list[Array]]
 ]  # results' registers of each
+
+
+class Sum(NamedTuple):
+    """Numbers (W, 32) as the sum of a column (W or 1, 1) and a row (1, 32 or 1) of their type."""
+
+    column: Array
+    row: Array
+
+    @property
+    def uniform(self) -> bool:
+        """Whether it is one number, in the column."""
+        return self.column.size == self.row.size == 1
+
+    @property
+    def whole(self) -> Array:
+        """All numbers, broadcastable to (W, 32)."""
+        return np.asarray(self.column + self.row)
 
 
 class Label:
@@ -146,7 +163,22 @@ class Machine(Protocol):
         The machine may wait with it for others of the same function.
         """
 
+    def sums(self, operands: Sequence[Operand]) -> list[Sum] | None:
+        """Operands as sums, where the machine keeps all of them so and it pays; else None."""
+
+    def special_sum(self, name: str) -> Sum | None:
+        """A special register as a sum, where the machine keeps it so."""
+
+    def write_sum(self, reg: Reg, value: Sum) -> None:
+        """Set a register of all lanes to a sum."""
+
     # -- memory -----------------------------------------------------------------------------
+    def load_lines(self, space: str, address: Operand, offset: int, size: int) -> Array | None:
+        """What `load` gives where each warp's lanes are equally far apart; None elsewhere."""
+
+    def store_lines(self, space: str, address: Operand, offset: int, data: Array) -> bool:
+        """Store uint8 (W, 32, size) where lanes are equally far apart; False elsewhere."""
+
     def load(
         self,
         space: str,

@@ -16,7 +16,9 @@ import numpy as np
 from kdsl_core.dtypes import DType
 from kdsl_core.errors import TypeMismatch
 from kdsl_core.ir import Array, Builder, Const, Machine, Need, Op, Operand, PtxWriter, Value
+from kdsl_core.ir.protocols import Sum
 from kdsl_core.ir.target import BASELINE
+from kdsl_core.isa.linear import rule
 
 Evaluate = Callable[..., Array]
 
@@ -95,6 +97,13 @@ class InstructionOp(Op):
             w.emit(text.format(**registers))
 
     def simulate(self, m: Machine) -> None:
+        linear = rule(self.instruction)
+        sums = None if linear is None else m.sums(self.operands)
+        if linear is not None and sums is not None:
+            found = linear(*sums)
+            if found is not None:
+                (m.write_sum if isinstance(found, Sum) else m.write)(self.d, found)
+                return
         arrays = [m.read(operand) for operand in self.operands]
         undefined = self.instruction.undefined
         if undefined is not None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from kdsl_core.ir import Kernel
-from kdsl_core.ir.protocols import Array
+from kdsl_core.ir.protocols import Array, Sum
 from kdsl_core.sim.clocks import Clocks
 from kdsl_core.sim.groups import LANES
 from kdsl_core.sim.no_clocks import NoClocks
@@ -75,6 +75,13 @@ class Batch:
         if found is None:
             found = self._special[name] = self._special_register(name).astype(np.uint32)
         return found
+
+    def special_sum(self, name: str) -> Sum | None:
+        """A special register as a sum, where it is one: "tid.x", of whole warps along x."""
+        if name != "tid.x" or self.block_dim[0] % LANES:
+            return None
+        first = self.local[:, None] * LANES % self.block_dim[0]
+        return Sum(first.astype(np.uint32), np.arange(LANES, dtype=np.uint32)[None])
 
     def _special_register(self, name: str) -> Array:
         if name in ("laneid", "warpid"):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 
 from kdsl_core.ir import Const, Kernel, Operand, Reg, TensorMap
-from kdsl_core.ir.protocols import Array, Evaluation, Inputs
+from kdsl_core.ir.protocols import Array, Evaluation, Inputs, Sum
 from kdsl_core.sim.access import Access, access_of
 from kdsl_core.sim.batch import Batch
 from kdsl_core.sim.counters import Counters
@@ -20,6 +21,7 @@ from kdsl_core.sim.registers import RegisterFile
 from kdsl_core.sim.reporting import Reporter
 from kdsl_core.sim.shared_access import SharedAccess
 
+_MANY = 64  # warps, from which on sums are worth their while
 _OF_WARPS = ("ldmatrix", "mbarrier")  # accesses that leave nothing of single lanes to release
 
 
@@ -88,6 +90,20 @@ class MachineBase:
     @property
     def active(self) -> Array:
         return self.group.lanes()
+
+    @property
+    def _keeps_sums(self) -> bool:
+        group = self.group
+        return self._plain is not None and group.full and group.mask is None and group.size >= _MANY
+
+    def sums(self, operands: Sequence[Operand]) -> list[Sum] | None:
+        return self.registers.sums(operands, self.group) if self._keeps_sums else None
+
+    def write_sum(self, reg: Reg, value: Sum) -> None:
+        self.registers.write_sum(reg, value, self.group)
+
+    def special_sum(self, name: str) -> Sum | None:
+        return self.batch.special_sum(name) if self._keeps_sums else None
 
     def special(self, name: str) -> Array:
         value = self.batch.special(name)

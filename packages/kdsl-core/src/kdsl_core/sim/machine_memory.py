@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from kdsl_core.dtypes import DType
-from kdsl_core.ir import SharedAlloc
+from kdsl_core.ir import Operand, SharedAlloc
 from kdsl_core.ir.protocols import Array
 from kdsl_core.sim.async_copies import AsyncCopies
 from kdsl_core.sim.batch import SHARED_BASE, in_block
@@ -24,6 +24,18 @@ class MemoryPart(MachineBase):
         self._copies = AsyncCopies(self.batch)
 
     # -- memory -----------------------------------------------------------------------------
+    def load_lines(self, space: str, address: Operand, offset: int, size: int) -> Array | None:
+        sums = self.sums((address,))
+        if sums is None or self._plain is None:
+            return None
+        return self._plain.load_lines(space, sums[0], offset, size, self.group, self.pc)
+
+    def store_lines(self, space: str, address: Operand, offset: int, data: Array) -> bool:
+        sums = self.sums((address,))
+        if sums is None or self._plain is None:
+            return False
+        return self._plain.store_lines(space, sums[0], offset, data, self.group, self.pc)
+
     def load(
         self,
         space: str,

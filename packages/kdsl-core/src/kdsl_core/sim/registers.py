@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from kdsl_core.ir import Const, Op, Operand, Reg, Var
 from kdsl_core.ir.flat import FlatProgram
-from kdsl_core.ir.protocols import Array, Evaluation, Inputs
+from kdsl_core.ir.protocols import Array, Evaluation, Inputs, Sum
 from kdsl_core.sim.accumulators import Accumulators, Spread
 from kdsl_core.sim.groups import LANES, Group
 from kdsl_core.sim.postponed import Postponed
@@ -32,6 +34,7 @@ class RegisterFile:
         self._content: dict[Reg, Array] = {}
         self._constants: dict[int, Array] = {}
         self._undefined: dict[Reg, Array] = {}
+        self._sums: dict[Reg, Sum] = {}
         self._accumulators = Accumulators()
         self._postponed = Postponed()
         self._stale = self._postponed.registers, self._accumulators.owner
@@ -51,6 +54,8 @@ class RegisterFile:
         if operand in waiting or operand in owned:
             self._make_current(operand, group)
         content = self._content.get(operand)
+        if content is None and operand in self._sums:
+            content = self._content[operand] = self._sums[operand].whole
         if content is None:
             return np.zeros((1, 1), operand.dtype.numpy)
         if group.full or content.shape[0] == 1:
@@ -79,10 +84,13 @@ class RegisterFile:
         waiting, owned = self._stale
         if reg in waiting or reg in owned:
             self._make_current(reg, group)
+        known = self._sums.pop(reg, None)
         if group.full and group.mask is None and where is None:
             self._content[reg] = value
             self._undefined.pop(reg, None)
             return
+        if known is not None:
+            self._content[reg] = known.whole
         mask = group.mask
         if where is not None:
             mask = where if mask is None else mask & where
@@ -109,6 +117,35 @@ class RegisterFile:
         if undefined is not None and not undefined.any():
             del self._undefined[reg]
         self._content[reg] = new
+
+    # -- sums ----------------------------------------------------------------------------------
+    def sums(self, operands: Sequence[Operand], group: Group) -> list[Sum] | None:
+        """What all warps have in registers as sums of a column and a row; None where one has not.
+
+        None, too, where a column or a row of numbers is all there is.
+        """
+        found: list[Sum] = []
+        for operand in operands:
+            known = self._sums.get(operand) if isinstance(operand, Reg) else None
+            if known is None:
+                content = self.read(operand, group)
+                rows, columns = content.shape
+                if rows > 1 and columns > 1:
+                    return None
+                nothing = np.zeros((1, 1), content.dtype)
+                known = Sum(content, nothing) if columns == 1 else Sum(nothing, content)
+            found.append(known)
+        tall, wide = (any(x[part].size > 1 for x in found) for part in (0, 1))
+        return found if tall and wide else None
+
+    def write_sum(self, reg: Reg, value: Sum, group: Group) -> None:
+        """Set a register of all warps."""
+        if value.column.size == 1 or not value.row.any():
+            self.write(reg, value.whole if value.column.size == 1 else value.column, group, None)
+            return
+        self.write(reg, value.column, group, None)
+        del self._content[reg]
+        self._sums[reg] = value
 
     # -- accumulators of wgmma -----------------------------------------------------------------
     def matrices(self, registers: tuple[Reg, ...], group: Group) -> Array | None:

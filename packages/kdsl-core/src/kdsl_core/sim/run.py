@@ -29,6 +29,7 @@ from kdsl_core.sim.scheduler import Budget, Scheduler
 WARPS_IN_FLIGHT = 1024  # their operands of an instruction still fit in a core's cache
 REGISTERS_IN_FLIGHT = 256 << 20  # bytes
 SHARED_IN_FLIGHT = 4 << 20  # bytes; their shadow takes up to 256 times as much
+UNWATCHED = 4  # times as much of both where nobody looks for hazards of order
 _OF_ORDER = ("race", "inflight", "uninit", "proxy", "exited", "barrier")  # found by clocks
 MAX_INSTRUCTIONS = 20_000_000
 
@@ -127,6 +128,7 @@ class _Launch:
         self.known = analysis(kernel)
         self.program = self.known.program
         self.findings = findings
+        self.ordered = any(map(findings.wants, _OF_ORDER))
         self.store = GlobalStore(buffers)
         instructions = self.program.instructions
         self.counters = Counters(instructions)
@@ -176,10 +178,11 @@ class _Launch:
         if rng is not None:
             clusters = clusters[rng.permutation(len(clusters))]
         warps = -(-self.kernel.threads // LANES)
+        more = 1 if self.ordered or self.known.combines else UNWATCHED
         blocks = min(
-            WARPS_IN_FLIGHT // warps,
+            more * WARPS_IN_FLIGHT // warps,
             REGISTERS_IN_FLIGHT // (warps * self.known.warp_bytes),
-            SHARED_IN_FLIGHT // max(self.kernel.shared_bytes, 1),
+            more * SHARED_IN_FLIGHT // max(self.kernel.shared_bytes, 1),
         )
         at_once = max(blocks // clusters.shape[1], 1)
         return [clusters[i : i + at_once].reshape(-1) for i in range(0, len(clusters), at_once)]
@@ -192,9 +195,8 @@ class _Launch:
         rng: np.random.Generator | None,
     ) -> None:
         """Run some blocks side by side."""
-        ordered = any(map(self.findings.wants, _OF_ORDER))
         wgmma = bool(self.known.watched)
-        batch = Batch(self.kernel, self.grid, blocks, wgmma=wgmma, ordered=ordered)
+        batch = Batch(self.kernel, self.grid, blocks, wgmma=wgmma, ordered=self.ordered)
         self.reporter.batch = batch
         self.memory.begin(batch)
         machine = SimMachine(
