@@ -119,7 +119,7 @@ def test_same_results(name: str) -> None:
 
 
 def test_accesses_outside_are_dropped() -> None:
-    """What lies outside is read as 0 and not written, as with checks whose hazards are collected."""
+    """What lies outside is read as 0 and not written, as with hazards that are collected."""
 
     @kd.kernel
     def shifted(x: kd.Tensor["f32", "n"], y: kd.Tensor["f32", "n"]):
