@@ -41,7 +41,7 @@ def attention(
 def attentions() -> dict[str, Launch]:
     """The kernels of this file.
 
-    Five blocks of keys to a tile: a number that no ring divides, and that fills each several times.
+    Each tile has three or five blocks of keys: it leaves no ring as it was, and fills it again.
     The bias has 76 columns and 42 rows, so that the last block of keys is seen in all its parts.
     """
     one = {"consumers": 1, "turns": False}
@@ -65,7 +65,7 @@ def attentions() -> dict[str, Launch]:
         ),
         "attention/three groups, full swizzle": attention(
             AttentionConfig(64, 16, (2, 3), consumers=3, turns=False),
-            AttentionProblem(1, 3, 1, 150, 72, 64),
+            AttentionProblem(1, 4, 1, 150, 40, 64),
             blocks=1,
         ),
     }
