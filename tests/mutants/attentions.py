@@ -65,7 +65,7 @@ def attentions() -> dict[str, Launch]:
         ),
         "attention/three groups, full swizzle": attention(
             AttentionConfig(64, 16, (2, 3), consumers=3, turns=False),
-            AttentionProblem(1, 4, 1, 150, 40, 64),
+            AttentionProblem(1, 3, 1, 150, 40, 64),
             blocks=1,
         ),
     }
