@@ -6,16 +6,23 @@ all. Both are exact but for the truncations of the rules.
 
 from __future__ import annotations
 
-import math
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from kdsl_core.isa.tensor_core_operands import NARROW, OF_ZERO, Array, Operand, exponent_field
+from kdsl_core.isa.tensor_core_terms import (
+    BLOCK_PRODUCTS,
+    SCRATCH,
+    ZERO_8,
+    Terms,
+    alike_in,
+    blocks,
+    flat,
+    terms_of,
+)
 
 Family: TypeAlias = Literal["mma.sync", "wgmma"]
 
@@ -23,9 +30,6 @@ _NARROWEST = -2 * NARROW  # of products of narrow operands
 _HIGHEST = 120  # E up to which no result of the narrow way overflows
 _LOWEST_WIDE = -300  # below each E but that of zeros alone, for which any finite scale will do
 _TOO_LARGE = 2.0**128  # what f32 has no finite number for, in any rounding
-_BLOCK_PRODUCTS = 1 << 18  # products formed at a time, so that they stay in cache
-_SPAN = 31  # of an operand's exponents, up to which sums of two of them fit 8 bits, zeros apart
-_ZERO_8 = -64  # stands for the exponent of 0 there: below every sum of two others
 _FIELD = np.int32(0x7F800000)  # of a float32: its exponent
 
 
@@ -38,19 +42,19 @@ def sums_of_products(a: Operand, b: Operand, c: Array, family: Family) -> Array:
     """
     batch = np.broadcast_shapes(a.rows.shape[:-2], b.rows.shape[:-2], c.shape[:-2])
     (m, k), n = a.rows.shape[-2:], b.rows.shape[-2]
-    old = _flat(c, batch)
+    old = flat(c, batch)
     wide = n >= len(old)  # products are [K, batch, M, N], else [K, M, N, batch]
-    ours, theirs = (_terms(x, batch, wide, at) for x, at in ((a, 3), (b, 2)))
+    ours, theirs = (terms_of(x, batch, wide, at) for x, at in ((a, 3), (b, 2)))
     if not wide:
         old = np.ascontiguousarray(old.transpose(1, 2, 0))
     step, kind = _step_of(a, b, c, family)
-    limit = max(_BLOCK_PRODUCTS // max(k, 1), 1)
+    limit = max(BLOCK_PRODUCTS // max(k, 1), 1)
     with np.errstate(over="ignore"):  # infinite results
         if old.size <= limit:
             new = step(ours, theirs, old, kind)
         else:
             new = np.empty_like(old)
-            for s in _blocks(old.shape, limit):
+            for s in blocks(old.shape, limit):
                 new[s] = step(ours.block(s), theirs.block(s), old[s], kind)
     if not wide:
         new = np.ascontiguousarray(new.transpose(2, 0, 1))
@@ -63,33 +67,22 @@ def sums_side_by_side(a: Operand, b: Operand, c: Array, family: Family) -> Array
     So the inner loops are longer. The blocks in one row of a grid have their A in common. None
     where the batch has no such A, or not the same number of B for each.
     """
-    alike = _alike(a.rows, b.rows, c)
+    alike = alike_in(a.rows, b.rows, c)
     if alike is None:
         return None
     (tiles, each), (m, n), k = alike.shape, c.shape[1:], a.rows.shape[-1]
-    ours = _terms(a.take(alike[:, 0], (tiles, m, k)), (tiles,), True, 3)
-    theirs = _terms(b.take(alike, (tiles, each * n, k)), (tiles,), True, 2)
+    ours = terms_of(a.take(alike[:, 0], (tiles, m, k)), (tiles,), True, 3)
+    theirs = terms_of(b.take(alike, (tiles, each * n, k)), (tiles,), True, 2)
     step, kind = _step_of(a, b, c, family)
     new, everywhere = np.empty_like(c), slice(None)
     with np.errstate(over="ignore"):  # infinite results
-        for t, rows in _blocks((tiles, m), max(_BLOCK_PRODUCTS // (k * each * n), 1)):
+        for t, rows in blocks((tiles, m), max(BLOCK_PRODUCTS // (k * each * n), 1)):
             old = c[alike[t], rows].swapaxes(1, 2)
             block = (t, rows, everywhere)
             wide = old.reshape(*old.shape[:2], -1)
             d = step(ours.block(block), theirs.block(block), wide, kind)
             new[alike[t], rows] = d.reshape(old.shape).swapaxes(1, 2)
     return new
-
-
-def _alike(a: Array, b: Array, c: Array) -> Array | None:
-    """Numbers [tiles, each] of batch elements, in rows of those whose A is the same."""
-    if not (a.ndim == b.ndim == c.ndim == 3 and len(a) == len(b) == len(c) > 1):
-        return None
-    found: dict[bytes, list[int]] = {}
-    for number, matrix in enumerate(a):
-        found.setdefault(matrix.tobytes(), []).append(number)
-    sizes = {len(numbers) for numbers in found.values()}
-    return np.array(list(found.values())) if len(sizes) == 1 and len(found) < len(a) else None
 
 
 def _step_of(
@@ -99,90 +92,6 @@ def _step_of(
     fp8 = _is_fp8(a)
     kind = _Kind(a.narrow and b.narrow, fp8 and family == "wgmma", c.dtype, a.highest + b.highest)
     return _step_fp8_as_f16 if fp8 and family == "mma.sync" else _step, kind
-
-
-def _flat(x: Array, batch: tuple[int, ...]) -> Array:
-    """Matrices along one axis, the whole batch of them."""
-    if x.shape[:-2] != batch:
-        x = np.broadcast_to(x, (*batch, *x.shape[-2:]))
-    return x.reshape(-1, *x.shape[-2:])
-
-
-def _blocks(shape: tuple[int, ...], limit: int) -> Iterator[tuple[slice, ...]]:
-    """Parts of an array that have about `limit` elements, long along the last axes."""
-    steps: list[int] = []
-    for size in reversed(shape):
-        steps.insert(0, max(min(size, limit), 1))
-        limit = max(limit // steps[0], 1)
-    ranges = (range(0, size, step) for size, step in zip(shape, steps, strict=True))
-    for starts in product(*ranges):
-        yield tuple(slice(i, i + step) for i, step in zip(starts, steps, strict=True))
-
-
-@dataclass(frozen=True, slots=True)
-class _Terms:
-    """One operand of products: values, exponents (int16), and these in 8 bits where they fit.
-
-    Those count from the operand's highest exponent on.
-
-    Shapes: [K, …], which broadcast to [K, *outputs].
-    """
-
-    value: Array
-    exponent: Array
-    small: Array | None
-
-    def block(self, s: tuple[slice, ...]) -> _Terms:
-        """What some outputs need."""
-        sizes = self.value.shape[1:]
-        at = (slice(None), *(x if n > 1 else slice(None) for x, n in zip(s, sizes, strict=True)))
-        return self._each(lambda x: x[at])
-
-    def some(self, chosen: Array) -> _Terms:
-        """The chosen steps, bool (K,)."""
-        return self._each(lambda x: x[chosen])
-
-    def _each(self, part: Callable[[Array], Array]) -> _Terms:
-        small = None if self.small is None else part(self.small)
-        return _Terms(part(self.value), part(self.exponent), small)
-
-
-def _terms(x: Operand, batch: tuple[int, ...], wide: bool, missing: int) -> _Terms:
-    """An operand [..., R, K] for products whose axis `missing`, were N innermost, it lacks."""
-    if not wide:
-        missing -= 1
-    axes = (2, 0, 1) if wide else (2, 1, 0)
-    lacking = (*(slice(None),) * missing, None)
-
-    def arranged(part: Array) -> Array:
-        return np.ascontiguousarray(_flat(part, batch).transpose(axes))[lacking]
-
-    small = None
-    if wide and x.highest - x.lowest <= _SPAN:
-        small = arranged(np.maximum(x.exponent - np.int16(x.highest), np.int16(_ZERO_8)))
-        small = small.astype(np.int8)
-    return _Terms(arranged(x.value), arranged(x.exponent), small)
-
-
-class _Scratch(threading.local):
-    """Room for the products of a block, which each thread uses again and again.
-
-    New arrays of this size would be new pages of the process each time.
-    """
-
-    def __init__(self) -> None:
-        self._rooms: dict[str, Array] = {}
-
-    def room(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
-        """An array, whatever is in it."""
-        size = math.prod(shape)
-        room = self._rooms.get(name)
-        if room is None or room.size < size:
-            room = self._rooms[name] = np.empty(max(size, _BLOCK_PRODUCTS), dtype)
-        return room[:size].reshape(shape)
-
-
-_SCRATCH = _Scratch()
 
 
 def _is_fp8(x: Operand) -> bool:
@@ -212,7 +121,7 @@ class _Kind:
         return np.int64(-1 << (39 if self.short else 29))
 
 
-def _step(a: _Terms, b: _Terms, c: Array, kind: _Kind) -> Array:
+def _step(a: Terms, b: Terms, c: Array, kind: _Kind) -> Array:
     """Align, truncate, add and round; c and the result are [*outputs]."""
     c32 = c.astype(np.float32, copy=False)
     if kind.narrow:
@@ -223,7 +132,7 @@ def _step(a: _Terms, b: _Terms, c: Array, kind: _Kind) -> Array:
     return _wide_sum(a, b, c32, kind)
 
 
-def _highest_powers(a: _Terms, b: _Terms, outputs: tuple[int, ...], kind: _Kind) -> Array:
+def _highest_powers(a: Terms, b: Terms, outputs: tuple[int, ...], kind: _Kind) -> Array:
     """The largest exponent among the products, as the bits of that power of two in float32.
 
     0 where all products are 0.
@@ -232,9 +141,9 @@ def _highest_powers(a: _Terms, b: _Terms, outputs: tuple[int, ...], kind: _Kind)
         sums = (a.exponent + b.exponent).max(axis=0)
         nothing, top = sums < _NARROWEST, sums.astype(np.int32)
     else:
-        room = _SCRATCH.room("exponents", (len(a.small), *outputs), np.int8)
+        room = SCRATCH.room("exponents", (len(a.small), *outputs), np.int8)
         sums = np.add(a.small, b.small, out=room).max(axis=0)
-        nothing, top = sums <= _ZERO_8, sums.astype(np.int32)
+        nothing, top = sums <= ZERO_8, sums.astype(np.int32)
         top += np.int32(kind.highest)
     top += np.int32(127)
     top <<= np.int32(23)
@@ -257,7 +166,7 @@ def _power(exponent: int) -> int:
     return exponent + 127 << 23
 
 
-def _narrow_sum(a: _Terms, b: _Terms, c: Array, top: Array, kind: _Kind) -> Array:
+def _narrow_sum(a: Terms, b: Terms, c: Array, top: Array, kind: _Kind) -> Array:
     """What `_wide_sum` gives, in narrower types, for operands whose exponents are within ±50.
 
     `top` is 2^E in bits. All steps are exact but for the two truncations of the model:
@@ -274,8 +183,8 @@ def _narrow_sum(a: _Terms, b: _Terms, c: Array, top: Array, kind: _Kind) -> Arra
     top = np.maximum(top, np.int32(_power(_NARROWEST)))
     scale = np.subtract(np.uint32(_power(127 + kind.bits)), top.view(np.uint32)).view(np.float32)
     shape = len(a.value), *c.shape
-    products = _SCRATCH.room("products", shape, np.float32)
-    terms = _SCRATCH.room("terms", shape, np.int32)
+    products = SCRATCH.room("products", shape, np.float32)
+    terms = SCRATCH.room("terms", shape, np.int32)
     if a.value.shape[-1] == 1:  # of two ways to say the same, the faster one
         np.einsum("...mx,...xn->...mn", a.value, b.value, out=products)
     else:
@@ -293,7 +202,7 @@ def _narrow_sum(a: _Terms, b: _Terms, c: Array, top: Array, kind: _Kind) -> Arra
     return inverse
 
 
-def _wide_sum(a: _Terms, b: _Terms, c: Array, kind: _Kind) -> Array:
+def _wide_sum(a: Terms, b: Terms, c: Array, kind: _Kind) -> Array:
     """The rounded sum of products and C.
 
     E reaches from −252 to 254 (256 beside what is not finite), so that float64 holds the scale
@@ -311,7 +220,7 @@ def _wide_sum(a: _Terms, b: _Terms, c: Array, kind: _Kind) -> Array:
     return _round(total * _power_of_two(top - kind.bits), kind)
 
 
-def _step_fp8_as_f16(a: _Terms, b: _Terms, c: Array, kind: _Kind) -> Array:
+def _step_fp8_as_f16(a: Terms, b: Terms, c: Array, kind: _Kind) -> Array:
     """sm_90 has no fp8 `mma.sync`: two f16 steps from zero, then C is added to nearest even."""
     first = np.arange(len(a.value)) % 4 < 2
     to_float32 = replace(kind, short=False, accumulator=np.dtype(np.float32))
