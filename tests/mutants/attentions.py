@@ -41,7 +41,8 @@ def attention(
 def attentions() -> dict[str, Launch]:
     """The kernels of this file.
 
-    Each tile has three or five blocks of keys: it leaves no ring as it was, and fills it again.
+    A tile has five blocks of keys or nine: it fills rings again and leaves none as it was, and one
+    that ends with a ring's last stage is not the last one.
     The bias has 76 columns and 42 rows, so that the last block of keys is seen in all its parts.
     """
     one = {"consumers": 1, "turns": False}
@@ -59,13 +60,13 @@ def attentions() -> dict[str, Launch]:
         ),
         "attention/bias, bottom-right": attention(
             AttentionConfig(16, 16, (2, 2), mask="bottom-right", layout="bhsd", **one),
-            AttentionProblem(1, 2, 1, 42, 76, 16),
+            AttentionProblem(1, 3, 1, 42, 76, 16),
             biased=True,
             blocks=1,
         ),
         "attention/three groups, full swizzle": attention(
             AttentionConfig(64, 16, (2, 3), consumers=3, turns=False),
-            AttentionProblem(1, 3, 1, 150, 40, 64),
+            AttentionProblem(1, 2, 1, 150, 136, 64),
             blocks=1,
         ),
     }
