@@ -175,13 +175,12 @@ def _multiply_all(
 
 
 def _numbered(fragments: list[Sequence[Array]]) -> tuple[list[int], list[Sequence[Array]]]:
-    """The number of each fragment among the distinct ones, and those."""
+    """The number of each fragment among the distinct ones, and those; arrays are never changed."""
     distinct: dict[tuple[int, ...], int] = {}
     numbers: list[int] = []
     firsts: list[Sequence[Array]] = []
     for registers in fragments:
-        key = tuple(x.__array_interface__["data"][0] for x in registers)
-        numbers.append(distinct.setdefault(key, len(distinct)))
+        numbers.append(distinct.setdefault(tuple(map(id, registers)), len(distinct)))
         if len(distinct) > len(firsts):
             firsts.append(registers)
     return numbers, firsts
