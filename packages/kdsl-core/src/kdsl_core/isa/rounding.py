@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-_ROWS = 256  # of 32 lanes, that are multiplied and added at a time
 _BITS: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 _NAN = {
     np.dtype(np.float32): 0x7FFFFFFF,
@@ -104,12 +103,6 @@ def fma(a: Array, b: Array, c: Array) -> Array:
     Source: PTX ISA 9.0 `fma.rn`.
     """
     target = c.dtype
-    rows = max(map(len, (a, b, c))) if a.ndim == b.ndim == c.ndim == 2 else 0
-    if rows > _ROWS:  # a part at a time, whose float64 numbers stay in the cache
-        parts = (slice(i, i + _ROWS) for i in range(0, rows, _ROWS))
-        return np.concatenate(
-            [fma(*(x[part] if len(x) > 1 else x for x in (a, b, c))) for part in parts]
-        )
     if target == np.float64:
         return np.asarray(np.vectorize(_fma_rational, otypes=[np.float64])(a, b, c))
     with np.errstate(invalid="ignore", over="ignore"):
