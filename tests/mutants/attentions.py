@@ -39,29 +39,34 @@ def attention(
 
 
 def attentions() -> dict[str, Launch]:
-    """The kernels of this file."""
+    """The kernels of this file.
+
+    A tile has five blocks of keys or nine: it fills rings again and leaves none as it was, and one
+    that ends with a ring's last stage is not the last one.
+    The bias has 76 columns and 42 rows, so that the last block of keys is seen in all its parts.
+    """
     one = {"consumers": 1, "turns": False}
     return {
         "attention/turns": attention(
-            AttentionConfig(16, 16), AttentionProblem(1, 2, 1, 140, 40, 16)
+            AttentionConfig(16, 16), AttentionProblem(1, 2, 1, 140, 72, 16), blocks=1
         ),
         "attention/one group, one stage": attention(
             AttentionConfig(16, 32, (1, 1), **one), AttentionProblem(1, 1, 1, 130, 72, 8)
         ),
         "attention/causal, setmaxnreg": attention(
             AttentionConfig(16, 16, (3, 2), mask="top-left", registers=(24, 240)),
-            AttentionProblem(1, 1, 1, 130, 72, 16),
+            AttentionProblem(1, 1, 1, 130, 120, 16),
             blocks=1,
         ),
         "attention/bias, bottom-right": attention(
             AttentionConfig(16, 16, (2, 2), mask="bottom-right", layout="bhsd", **one),
-            AttentionProblem(1, 2, 1, 40, 120, 16),
+            AttentionProblem(1, 3, 1, 42, 76, 16),
             biased=True,
             blocks=1,
         ),
         "attention/three groups, full swizzle": attention(
             AttentionConfig(64, 16, (2, 3), consumers=3, turns=False),
-            AttentionProblem(1, 2, 1, 150, 56, 64),
+            AttentionProblem(1, 2, 1, 150, 136, 64),
             blocks=1,
         ),
     }

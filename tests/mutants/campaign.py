@@ -25,7 +25,7 @@ from mutants.trial import OPERATORS, Outcome, bench
 
 EQUIVALENT = Path(__file__).with_name("equivalent.toml")
 RESULTS = ("caught", "refused", "wrong", "equivalent", "missed")
-_CHUNK = 8  # mutants that a process takes at a time
+_SHARES = 16  # of a case's mutants, each of which one process takes at a time
 
 
 @dataclass(frozen=True)
@@ -90,16 +90,30 @@ def chosen(kernel: str, operator: str, sample: int | None = None) -> list[tuple[
     return list(found.items())
 
 
-def campaign(work: Iterable[tuple[str, list[int]]], processes: int = 2) -> Iterator[Outcome]:
-    """The outcomes of mutants as they come."""
-    parts = [
-        (name, numbers[at : at + _CHUNK])
-        for name, numbers in work
-        for at in range(0, len(numbers), _CHUNK)
-    ]
+def judged_share(name: str, operator: str, share: int) -> list[Outcome]:
+    """The outcomes of one of the shares of a case's mutants of some operators."""
+    every = enumerate(bench(name).mutants())
+    numbers = [number for number, mutant in every if fnmatchcase(mutant.operator, operator)]
+    return judged(name, numbers[share::_SHARES])
+
+
+def campaign(kernel: str, operator: str, processes: int = 2) -> Iterator[Outcome]:
+    """The outcomes of all mutants of the cases and operators of two patterns, as they come."""
+    wanted = [name for name in cases() if fnmatchcase(name, kernel)]
     with ProcessPoolExecutor(processes) as pool:
-        for done in as_completed([pool.submit(judged, *part) for part in parts]):
+        shares = [
+            pool.submit(judged_share, name, operator, share)
+            for name in reversed(wanted)  # the last ones take longest
+            for share in range(_SHARES)
+        ]
+        for done in as_completed(shares):
             yield from done.result()
+
+
+def sampled(work: Iterable[tuple[str, list[int]]]) -> Iterator[Outcome]:
+    """The outcomes of some mutants, in this process."""
+    for name, numbers in work:
+        yield from judged(name, numbers)
 
 
 def table(outcomes: Sequence[Outcome], by: str) -> str:
@@ -123,7 +137,8 @@ def report(outcomes: Sequence[Outcome], seconds: float) -> str:
         table(outcomes, "case"),
         table(outcomes, "operator"),
         "caught by " + ", ".join(f"{code} {n}" for code, n in codes.most_common()),
-        f"{len(outcomes)} mutants in {seconds:.0f} s",
+        f"{len(outcomes)} mutants in {seconds:.0f} s, {sum(o.seconds for o in outcomes):.0f} s of "
+        "the processors",
         *(f"missed: {o.case} #{o.number} {o.site}  |  {o.line}"
           for o in outcomes if o.result == "missed"),
     ]  # fmt: skip
@@ -153,9 +168,13 @@ def main(words: Sequence[str]) -> int:
     begun = time.perf_counter()
     if options.clean is not None:
         return report_clean(list(clean(options.clean)), begun)
-    work = chosen(options.kernel, options.operator, options.sample)
+    found = (
+        campaign(options.kernel, options.operator, options.processes)
+        if options.sample is None
+        else sampled(chosen(options.kernel, options.operator, options.sample))
+    )
     outcomes = []
-    for outcome in campaign(work, options.processes):
+    for outcome in found:
         outcomes.append(outcome)
         if options.json:
             with options.json.open("a", encoding="utf-8") as lines:

@@ -12,7 +12,15 @@ from core.isa.warps import Bench, ptx_of
 from kdsl_core.dtypes import BY_NAME, DType, bf16, f16, f32, i8, i32, tf32, u8, u32
 from kdsl_core.errors import TypeMismatch
 from kdsl_core.ir import Array, Effect, target_of
-from kdsl_core.isa.mma import MMA_SHAPES, MmaShape, fragment_places, gather, mma, scatter
+from kdsl_core.isa.mma import (
+    MMA_SHAPES,
+    MmaShape,
+    evaluation,
+    fragment_places,
+    gather,
+    mma,
+    scatter,
+)
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "tensor_core" / "h200.npz"
 
@@ -163,6 +171,25 @@ def build(d: int = 4, a: int = 4, b: int = 2, dtype: DType = u32) -> Any:
     a_regs, b_regs = tuple(new(dtype) for _ in range(a)), tuple(new(u32) for _ in range(b))
     mma(bench.b, (16, 8, 16), (f32, bf16, bf16, f32), acc, a_regs, b_regs, acc)
     return bench.kernel.body.ops[0]
+
+
+@pytest.mark.parametrize("places", ["rectangle", "corner missing", "twice"])
+@pytest.mark.parametrize("shape", [MMA_SHAPES[1], MMA_SHAPES[2], MMA_SHAPES[-1]], ids=row_id)
+def test_many_at_once(shape: MmaShape, places: str) -> None:
+    """Products of fragments that meet, or do not all meet, give the bits of each one alone."""
+    rng = np.random.default_rng(0)
+
+    def fragment(matrix: str) -> list[Array]:
+        count, kind = shape.registers(matrix), shape.register_types(matrix)[0].numpy
+        bits = rng.integers(0x3C00, 0x4400, (count, 3, 32, 2), dtype=np.uint16)
+        return [np.ascontiguousarray(x).view(kind)[..., 0] for x in bits]
+
+    a, b = [fragment("a") for _ in range(2)], [fragment("b") for _ in range(3)]
+    many = [(x, y, fragment("c")) for x in a for y in b]
+    many = {"rectangle": many, "corner missing": many[:-1], "twice": [*many, many[0]]}[places]
+    run = evaluation(shape, "exact")
+    for alone, found in zip(many, run(many), strict=True):
+        np.testing.assert_array_equal(np.array(found), np.array(run([alone])[0]))
 
 
 def test_text_and_needs() -> None:

@@ -117,6 +117,22 @@ def test_batches_broadcast_and_prepared_operands_agree(h200: Any) -> None:
         np.testing.assert_array_equal(grid[i, j], alone)
 
 
+@pytest.mark.parametrize("order", ["ababab", "aaabbb", "aab", "abc", "bb"])
+@pytest.mark.parametrize("block", [64, 1 << 18])
+def test_products_that_meet_one_a(monkeypatch: pytest.MonkeyPatch, order: str, block: int) -> None:
+    """Products with A in common give the bits of each one alone, in blocks of any size."""
+    rng = np.random.default_rng(0)
+    few = {name: of_exponents(rng, (32, 16), -20, 3, ml_dtypes.bfloat16) for name in "abc"}
+    a = np.stack([few[name] for name in order])
+    b = of_exponents(rng, (len(order), 24, 16), -3, 3, ml_dtypes.bfloat16)
+    c = of_exponents(rng, (len(order), 32, 24), -9, 9, np.float32)
+    monkeypatch.setattr(tensor_core_sums, "BLOCK_PRODUCTS", block)
+    together = multiply_accumulate(a, b, c, "wgmma")
+    for i in range(len(order)):
+        alone = multiply_accumulate(a[i], b[i], c[i], "wgmma")
+        np.testing.assert_array_equal(together[i].view(np.uint32), alone.view(np.uint32))
+
+
 def test_wide_tiles_agree_with_narrow_ones(h200: Any) -> None:
     """M and N only index independent outputs: one wide tile equals its parts."""
     a = h200["wgmma_f16_A"][:2].view(np.float16)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ class Group(Bench):
         self.matrices: list[Array] = []
         self.m.special = self.special  # type: ignore[method-assign] # the test's own machine
         self.m.matrix_rows = self.matrix_rows
+        self.m.warpgroup_matrices = lambda registers: None
         self.m.warpgroup_write = self.warpgroup_write
 
     def special(self, name: str) -> Array:
@@ -65,8 +67,10 @@ class Group(Bench):
         assert chosen.shape[2] == depth and chosen.dtype == dtype.numpy
         return chosen[:, first : first + rows], of_warp
 
-    def warpgroup_write(self, registers: tuple[Var, ...], values: list[Array]) -> None:
-        for register, value in zip(registers, values, strict=True):
+    def warpgroup_write(
+        self, registers: tuple[Var, ...], matrices: Array, spread: Callable[[Array], list[Array]]
+    ) -> None:
+        for register, value in zip(registers, spread(matrices), strict=True):
             self.m.write(register, value)
 
     def descriptor(self, groups_of: list[Array]) -> Var:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -21,6 +21,7 @@ from kdsl_core.ir import (
     SharedAlloc,
     Var,
 )
+from kdsl_core.ir.protocols import Evaluation, Inputs, Sum
 
 GLOBAL_BASE = 1 << 40
 SHARED_BASE = 1 << 10
@@ -54,7 +55,27 @@ class Warps:
         chosen = self.active if where is None else self.active & where
         self.registers[reg] = np.where(chosen, value, old)
 
+    def compute(self, registers: tuple[Reg, ...], inputs: Inputs, evaluate: Evaluation) -> None:
+        (values,) = evaluate([inputs])
+        for reg, value in zip(registers, values, strict=True):
+            self.write(reg, value)
+
+    def sums(self, operands: Sequence[Operand]) -> list[Sum] | None:
+        return None
+
+    def special_sum(self, name: str) -> Sum | None:
+        return None
+
+    def write_sum(self, reg: Reg, value: Sum) -> None:
+        self.write(reg, value.whole)
+
     # -- memory ------------------------------------------------------------------------------
+    def load_lines(self, space: str, address: Operand, offset: int, size: int) -> Array | None:
+        return None
+
+    def store_lines(self, space: str, address: Operand, offset: int, data: Array) -> bool:
+        return False
+
     def _places(self, space: str, address: Array, size: int) -> Array:
         base = GLOBAL_BASE if space == "global" else SHARED_BASE
         return address.astype(np.int64)[..., None] - base + np.arange(size)

@@ -5,8 +5,8 @@ Back ends implement them once; operations are added every week and know nothing 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -19,6 +19,27 @@ if TYPE_CHECKING:
     from kdsl_core.ir.op import Op
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+Inputs: TypeAlias = Sequence[Sequence[Array]]  # of one evaluation: operands' registers (W, 32)
+Evaluation: TypeAlias = Callable[
+    [Sequence[Inputs]], list[list[Array]]
+]  # results' registers of each
+
+
+class Sum(NamedTuple):
+    """Numbers (W, 32) as the sum of a column (W or 1, 1) and a row (1, 32 or 1) of their type."""
+
+    column: Array
+    row: Array
+
+    @property
+    def uniform(self) -> bool:
+        """Whether it is one number, in the column."""
+        return self.column.size == self.row.size == 1
+
+    @property
+    def whole(self) -> Array:
+        """All numbers, broadcastable to (W, 32)."""
+        return np.asarray(self.column + self.row)
 
 
 class Label:
@@ -136,7 +157,28 @@ class Machine(Protocol):
     def write(self, reg: Reg, value: Array, *, where: Array | None = None) -> None:
         """Set a register in active lanes (and in `where`, a bool array, when given)."""
 
+    def compute(self, registers: tuple[Reg, ...], inputs: Inputs, evaluate: Evaluation) -> None:
+        """Set registers of all lanes to what a function, given many such inputs, makes of these.
+
+        The machine may wait with it for others of the same function.
+        """
+
+    def sums(self, operands: Sequence[Operand]) -> list[Sum] | None:
+        """Operands as sums, where the machine keeps all of them so and it pays; else None."""
+
+    def special_sum(self, name: str) -> Sum | None:
+        """A special register as a sum, where the machine keeps it so."""
+
+    def write_sum(self, reg: Reg, value: Sum) -> None:
+        """Set a register of all lanes to a sum."""
+
     # -- memory -----------------------------------------------------------------------------
+    def load_lines(self, space: str, address: Operand, offset: int, size: int) -> Array | None:
+        """What `load` gives where each warp's lanes are equally far apart; None elsewhere."""
+
+    def store_lines(self, space: str, address: Operand, offset: int, data: Array) -> bool:
+        """Store uint8 (W, 32, size) where lanes are equally far apart; False elsewhere."""
+
     def load(
         self,
         space: str,
@@ -317,8 +359,19 @@ class Machine(Protocol):
         `warpgroup_wait` covers it. `descriptor` is (W, 32), equal in all lanes.
         """
 
-    def warpgroup_write(self, registers: tuple[Reg, ...], values: list[Array]) -> None:
-        """Set accumulators that stay in flight until `warpgroup_wait` covers the open group."""
+    def warpgroup_matrices(self, registers: tuple[Reg, ...]) -> Array | None:
+        """The matrices that `warpgroup_write` gave accumulators, where nothing changed them."""
+
+    def warpgroup_write(
+        self,
+        registers: tuple[Reg, ...],
+        matrices: Array,
+        spread: Callable[[Array], list[Array]],
+    ) -> None:
+        """Set accumulators that stay in flight until `warpgroup_wait` covers the open group.
+
+        `spread` gives the registers of matrices (W, …).
+        """
 
     def warpgroup_uses(self, registers: tuple[Reg, ...]) -> None:
         """Mark operand registers that must not change before the open group is waited for."""

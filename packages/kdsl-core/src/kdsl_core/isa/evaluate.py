@@ -170,6 +170,8 @@ def _signed(result: Array, x: Array) -> Array:
 def shift_left(x: Array, count: Array) -> Array:
     """Counts from the width on give 0."""
     width = x.dtype.itemsize * 8
+    if count.size == 1 and int(bits_of(count).item()) < width:
+        return np.asarray(np.left_shift(x, count.astype(x.dtype)))
     clamped = np.minimum(bits_of(count), np.uint32(width - 1)).astype(x.dtype)
     return np.where(bits_of(count) < width, np.left_shift(x, clamped), np.zeros_like(x))
 
@@ -177,6 +179,8 @@ def shift_left(x: Array, count: Array) -> Array:
 def shift_right(x: Array, count: Array) -> Array:
     """Signed types keep their sign; counts from the width on give only sign bits."""
     width = x.dtype.itemsize * 8
+    if count.size == 1 and int(bits_of(count).item()) < width:
+        return np.asarray(np.right_shift(x, count.astype(x.dtype)))
     clamped = np.minimum(bits_of(count), np.uint32(width - 1)).astype(x.dtype)
     shifted: Array = np.right_shift(x, clamped)
     if x.dtype.kind == "i":

@@ -16,7 +16,9 @@ import numpy as np
 from kdsl_core.dtypes import DType
 from kdsl_core.errors import TypeMismatch
 from kdsl_core.ir import Array, Builder, Const, Machine, Need, Op, Operand, PtxWriter, Value
+from kdsl_core.ir.protocols import Sum
 from kdsl_core.ir.target import BASELINE
+from kdsl_core.isa.linear import rule
 
 Evaluate = Callable[..., Array]
 
@@ -95,6 +97,8 @@ class InstructionOp(Op):
             w.emit(text.format(**registers))
 
     def simulate(self, m: Machine) -> None:
+        if self._simulate_sums(m):
+            return
         arrays = [m.read(operand) for operand in self.operands]
         undefined = self.instruction.undefined
         if undefined is not None:
@@ -102,6 +106,19 @@ class InstructionOp(Op):
             if where.any():
                 m.hazard("value", f"{self.name}: {undefined.why}", where=where)
         m.write(self.d, self.instruction.run(*arrays))
+
+    def _simulate_sums(self, m: Machine) -> bool:
+        """The same with sums of a column and a row; False where that cannot be."""
+        linear = rule(self.instruction)
+        sums = None if linear is None else m.sums(self.operands)
+        found = None if linear is None or sums is None else linear(*sums)
+        if found is None:
+            return False
+        if isinstance(found, Sum):
+            m.write_sum(self.d, found)
+        else:
+            m.write(self.d, found)
+        return True
 
 
 def issue(

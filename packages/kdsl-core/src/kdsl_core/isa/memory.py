@@ -144,9 +144,13 @@ class LoadOp(Op):
                 w.emit(f"setp.ne.s16 {w.reg(reg)}, {register}, 0")
 
     def simulate(self, m: Machine) -> None:
-        where = condition_lanes(m, self.pred)
-        address = lane_addresses(m, self.address, self.offset)
-        data = m.load(self.space, address, self.size, where=where)
+        data = None
+        if self.pred is None:
+            data = m.load_lines(self.space, self.address, self.offset, self.size)
+        if data is None:
+            where = condition_lanes(m, self.pred)
+            address = lane_addresses(m, self.address, self.offset)
+            data = m.load(self.space, address, self.size, where=where)
         values = from_bytes(data, self.dst[0].dtype)
         for index, reg in enumerate(self.dst):
             m.write(reg, values[..., index])
@@ -201,6 +205,8 @@ class StoreOp(Op):
 
     def simulate(self, m: Machine) -> None:
         data = to_bytes([lanes(m, value) for value in self.values])
+        if self.pred is None and m.store_lines(self.space, self.address, self.offset, data):
+            return
         address = lane_addresses(m, self.address, self.offset)
         m.store(self.space, address, data, where=condition_lanes(m, self.pred))
 

@@ -12,14 +12,17 @@ Source: PTX ISA 9.0, "Matrix fragments for mma.m16n8k8, m16n8k16, m16n8k32".
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from typing import Literal
 
 import numpy as np
 
 from kdsl_core.dtypes import DType, bf16, e4m3, e5m2, f16, f32, i8, i32, tf32, u8, u32
 from kdsl_core.errors import TypeMismatch
 from kdsl_core.ir import Array, Builder, Effect, Machine, Need, Op, Operand, PtxWriter
+from kdsl_core.ir.protocols import Evaluation, Inputs
 from kdsl_core.ir.target import BASELINE
 from kdsl_core.isa.operands import Register, expect_count, expect_type, in_register, lanes
 from kdsl_core.isa.tensor_core import multiply_accumulate
@@ -138,6 +141,61 @@ def scatter(shape: MmaShape, matrix: str, values: Array) -> Array:
     return held[..., 0]
 
 
+@cache
+def evaluation(shape: MmaShape, numerics: Literal["exact", "fast"]) -> Evaluation:
+    """D's registers for each of many A, B and C, given as registers (W, 32) of the same warps."""
+    return partial(_multiply_all, shape, numerics)
+
+
+def _multiply_all(
+    shape: MmaShape, numerics: Literal["exact", "fast"], many: Sequence[Inputs]
+) -> list[list[Array]]:
+    """Where every A meets every B, they are the parts of one tall and of one wide matrix."""
+    if len(many) == 1:
+        a, b, c = (gather(shape, *x) for x in zip("abc", map(list, many[0]), strict=True))
+        d = scatter(shape, "c", multiply_accumulate(a, b, c, numerics=numerics))
+        return [[d[:, index] for index in range(d.shape[1])]]
+    (row, tall), (column, wide) = (_numbered([inputs[i] for inputs in many]) for i in range(2))
+    places = list(zip(row, column, strict=True))
+    if len(set(places)) < len(many) or len(many) < len(tall) * len(wide):  # some do not meet
+        return [_multiply_all(shape, numerics, [inputs])[0] for inputs in many]
+    old = _matrices(shape, "c", [inputs[2] for inputs in many])
+    warps, size = old.shape[1], (len(tall), shape.m, len(wide), shape.n)
+    whole = np.empty((warps, *size), old.dtype)
+    for (i, j), matrix in zip(places, old, strict=True):
+        whole[:, i, :, j] = matrix
+    a, b = (
+        _matrices(shape, name, x).swapaxes(0, 1).reshape(warps, -1, shape.k)
+        for name, x in (("a", tall), ("b", wide))
+    )
+    c = whole.reshape(warps, size[0] * size[1], -1)
+    d = multiply_accumulate(a, b, c, numerics=numerics).reshape(whole.shape)
+    values = scatter(shape, "c", np.concatenate([d[:, i, :, j] for i, j in places]))
+    return [list(part.swapaxes(0, 1)) for part in values.reshape(len(many), warps, -1, LANES)]
+
+
+def _numbered(fragments: list[Sequence[Array]]) -> tuple[list[int], list[Sequence[Array]]]:
+    """The number of each fragment among the distinct ones, and those; arrays are never changed."""
+    distinct: dict[tuple[int, ...], int] = {}
+    numbers: list[int] = []
+    firsts: list[Sequence[Array]] = []
+    for registers in fragments:
+        numbers.append(distinct.setdefault(tuple(map(id, registers)), len(distinct)))
+        if len(distinct) > len(firsts):
+            firsts.append(registers)
+    return numbers, firsts
+
+
+def _matrices(shape: MmaShape, matrix: str, fragments: list[Sequence[Array]]) -> Array:
+    """The matrices [n, W, rows, columns] of n fragments."""
+    rows, columns, dtype = shape._matrix(matrix)
+    held = np.stack([register for registers in fragments for register in registers])
+    count, warps = len(fragments), held.shape[1]
+    each = np.ascontiguousarray(held.reshape(count, -1, warps, LANES).swapaxes(1, 2))
+    flat = each.view(dtype.numpy).reshape(count, warps, -1)
+    return flat.take(_matrix_sources(shape, matrix), axis=2).reshape(count, warps, rows, columns)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MmaOp(Op):
     """Multiply A by B and add C, into D in place; D and C may be the same registers.
@@ -188,13 +246,8 @@ class MmaOp(Op):
         w.emit(f"{self.shape.text} {fragments}")
 
     def simulate(self, m: Machine) -> None:
-        a, b, c = (
-            gather(self.shape, matrix, [lanes(m, operand) for operand in operands])
-            for matrix, operands in (("a", self.a), ("b", self.b), ("c", self.c))
-        )
-        d = scatter(self.shape, "c", multiply_accumulate(a, b, c, numerics=m.numerics))
-        for index, register in enumerate(self.d):
-            m.write(register, d[:, index])
+        inputs = [[lanes(m, x) for x in operands] for operands in (self.a, self.b, self.c)]
+        m.compute(self.d, inputs, evaluation(self.shape, m.numerics))
         m.count("mma")
 
 

@@ -107,24 +107,27 @@ def fma(a: Array, b: Array, c: Array) -> Array:
         return np.asarray(np.vectorize(_fma_rational, otypes=[np.float64])(a, b, c))
     with np.errstate(invalid="ignore", over="ignore"):
         product = a.astype(np.float64) * b.astype(np.float64)  # exact: at most 48 bits
+        addend = c.astype(np.float64)
         if target == np.float32:
-            total = product + c
-            if not _may_round_twice(total):
-                return canonical_nan(total.astype(np.float32))
-        return to_nearest(_add_to_odd(product, c.astype(np.float64)), target)
+            total = product + addend
+            rounded = total.astype(np.float32)
+            if not _may_round_twice(total, rounded):
+                return canonical_nan(rounded)
+        return to_nearest(_add_to_odd(product, addend), target)
 
 
-def _may_round_twice(total: Array) -> bool:
+def _may_round_twice(total: Array, rounded: Array) -> bool:
     """Whether float64 sums, rounded themselves, may give another float32 than exact sums do.
 
     Rounding is monotonic, and midpoints of float32 are float64. So a rounded sum that is no
     midpoint lies on the same side of each midpoint as the exact sum, and both give one float32.
     Midpoints of normal float32 have bits 1, 0, 0 … behind its last one; those of subnormal ones lie
-    elsewhere, so all these count, but for 0, which only an exact sum gives.
+    elsewhere, so all that give one, or the least normal one, count, but for a sum of 0, which only
+    an exact sum gives.
     """
     if (total.view(np.uint64) & np.uint64((1 << 29) - 1) == np.uint64(1 << 28)).any():
         return True
-    low = np.abs(total) < 2.0**-126
+    low = rounded.view(np.uint32) << np.uint32(1) <= np.uint32(1 << 24)
     return bool(low.any() and total[low].any())
 
 

@@ -46,7 +46,11 @@ class SpecialOp(Op):
         w.emit(f"mov.u32 {w.reg(self.d)}, %{self.register}")
 
     def simulate(self, m: Machine) -> None:
-        m.write(self.d, m.special(self.register))
+        known = m.special_sum(self.register)
+        if known is None:
+            m.write(self.d, m.special(self.register))
+        else:
+            m.write_sum(self.d, known)
 
 
 def special(b: Builder, name: str) -> Operand:

@@ -27,7 +27,7 @@ import numpy as np
 
 from kdsl_core.errors import TypeMismatch
 from kdsl_core.isa.tensor_core_operands import Array, Operand, names, prepare
-from kdsl_core.isa.tensor_core_sums import Family, sums_of_products
+from kdsl_core.isa.tensor_core_sums import Family, sums_of_products, sums_side_by_side
 
 _ACCUMULATORS = (np.dtype(np.float32), np.dtype(np.float16), np.dtype(np.int32))
 _NAN: dict[np.dtype[Any], Any] = {
@@ -59,7 +59,9 @@ def multiply_accumulate(
     if c.dtype == np.int32 or numerics == "fast":
         product = a.rows @ b.rows.swapaxes(-1, -2)  # exact for int8: |sum| ≤ 32·255² < 2^24
         return np.asarray(product.astype(c.dtype) + c)
-    d = sums_of_products(a, b, c, family)
+    d = sums_side_by_side(a, b, c, family)
+    if d is None:
+        d = sums_of_products(a, b, c, family)
     if a.finite and b.finite and np.isfinite(c).all():
         return d
     return _patch_nonfinite(a, b, c, d)

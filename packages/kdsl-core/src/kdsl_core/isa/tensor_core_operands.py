@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import ml_dtypes
@@ -35,8 +35,8 @@ _FP8 = {
 class Operand:
     """A matrix operand, decomposed once for use with several partners.
 
-    `value` is `rows` with 0 for what is not finite; `narrow` says that all exponents but those of
-    zeros are within ±50.
+    `value` is `rows` with 0 for what is not finite. Exponents of all numbers but 0, and 0 itself,
+    lie in `lowest` … `highest`.
 
     Shapes: `rows` and `value` (float32) and `exponent` (int16) [..., R, K].
     """
@@ -45,8 +45,25 @@ class Operand:
     value: Array
     exponent: Array
     dtype: np.dtype[Any]
-    finite: bool
-    narrow: bool
+    lowest: int
+    highest: int
+
+    def take(self, index: Array, shape: tuple[int, ...]) -> Operand:
+        """The matrices of some numbers in the batch, in another shape."""
+        rows, value, exponent = (
+            x[index].reshape(shape) for x in (self.rows, self.value, self.exponent)
+        )
+        return replace(self, rows=rows, value=value, exponent=exponent)
+
+    @property
+    def finite(self) -> bool:
+        """Whether no element is infinite or NaN."""
+        return self.highest < _NONFINITE
+
+    @property
+    def narrow(self) -> bool:
+        """Whether all exponents but those of zeros are within ±50."""
+        return max(-self.lowest, self.highest) <= NARROW
 
 
 def prepare(x: Array) -> Operand:
@@ -63,10 +80,9 @@ def prepare(x: Array) -> Operand:
     np.copyto(exponent, 0, where=zero)
     lowest, highest = (int(exponent.min()), int(exponent.max())) if x.size else (0, 0)
     np.copyto(exponent, OF_ZERO, where=zero)
-    finite = highest < _NONFINITE
-    if not finite:  # their outputs are patched afterwards
+    if highest >= _NONFINITE:  # their outputs are patched afterwards
         value = np.where(np.isfinite(rows), rows, np.float32(0))
-    return Operand(rows, value, exponent, x.dtype, finite, max(-lowest, highest) <= NARROW)
+    return Operand(rows, value, exponent, x.dtype, lowest, highest)
 
 
 def names(dtypes: Iterable[np.dtype[Any]]) -> str:

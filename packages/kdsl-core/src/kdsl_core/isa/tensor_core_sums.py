@@ -7,61 +7,91 @@ all. Both are exact but for the truncations of the rules.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from kdsl_core.isa.tensor_core_operands import NARROW, OF_ZERO, Array, Operand, exponent_field
+from kdsl_core.isa.tensor_core_terms import (
+    BLOCK_PRODUCTS,
+    SCRATCH,
+    ZERO_8,
+    Terms,
+    alike_in,
+    blocks,
+    flat,
+    terms_of,
+)
 
 Family: TypeAlias = Literal["mma.sync", "wgmma"]
 
-_LOWEST = np.int16(-2 * NARROW)  # of products of narrow operands
+_NARROWEST = -2 * NARROW  # of products of narrow operands
 _HIGHEST = 120  # E up to which no result of the narrow way overflows
 _LOWEST_WIDE = -300  # below each E but that of zeros alone, for which any finite scale will do
 _TOO_LARGE = 2.0**128  # what f32 has no finite number for, in any rounding
-_BLOCK_PRODUCTS = 1 << 17  # products formed at a time, so that they stay in the second-level cache
+_FIELD = np.int32(0x7F800000)  # of a float32: its exponent
 
 
 def sums_of_products(a: Operand, b: Operand, c: Array, family: Family) -> Array:
-    """A·Bᵀ + C by one instruction, a cache-sized block of the batch at a time.
+    """A·Bᵀ + C by one instruction, a cache-sized block of outputs at a time.
 
-    What is not finite counts as 0.
+    What is not finite counts as 0. The longer of N and the batch is the inner loop.
 
     Shapes: a [..., M, K], b [..., N, K], c and the result [..., M, N]; batch axes broadcast.
     """
     batch = np.broadcast_shapes(a.rows.shape[:-2], b.rows.shape[:-2], c.shape[:-2])
     (m, k), n = a.rows.shape[-2:], b.rows.shape[-2]
-    av, ae, bv, be, cc = (_flat(x, batch) for x in (a.value, a.exponent, b.value, b.exponent, c))
-    d = np.empty_like(cc)
-    block = max(_BLOCK_PRODUCTS // max(k * m * n, 1), 1)
-    step = _step_fp8_as_f16 if _is_fp8(a) and family == "mma.sync" else _step
-    kind = _Kind(a.narrow and b.narrow, _is_fp8(a) and family == "wgmma", c.dtype)
+    old = flat(c, batch)
+    wide = n >= len(old)  # products are [K, batch, M, N], else [K, M, N, batch]
+    ours, theirs = (terms_of(x, batch, wide, at) for x, at in ((a, 3), (b, 2)))
+    if not wide:
+        old = np.ascontiguousarray(old.transpose(1, 2, 0))
+    step, kind = _step_of(a, b, c, family)
+    limit = max(BLOCK_PRODUCTS // max(k, 1), 1)
     with np.errstate(over="ignore"):  # infinite results
-        for i in range(0, len(cc), block):
-            s = slice(i, i + block)
-            d[s] = _arranged(step, (av[s], ae[s]), (bv[s], be[s]), cc[s], kind)
-    return d.reshape(*batch, m, n)
+        if old.size <= limit:
+            new = step(ours, theirs, old, kind)
+        else:
+            new = np.empty_like(old)
+            for s in blocks(old.shape, limit):
+                new[s] = step(ours.block(s), theirs.block(s), old[s], kind)
+    if not wide:
+        new = np.ascontiguousarray(new.transpose(2, 0, 1))
+    return new.reshape(*batch, m, n)
 
 
-def _flat(x: Array, batch: tuple[int, ...]) -> Array:
-    """Matrices along one axis, the whole batch of them."""
-    if x.shape[:-2] != batch:
-        x = np.broadcast_to(x, (*batch, *x.shape[-2:]))
-    return x.reshape(-1, *x.shape[-2:])
+def sums_side_by_side(a: Operand, b: Operand, c: Array, family: Family) -> Array | None:
+    """`sums_of_products` [batch, M, N], all matrices B that meet one A as a wide one.
+
+    So the inner loops are longer. The blocks in one row of a grid have their A in common. None
+    where the batch has no such A, or not the same number of B for each.
+    """
+    alike = alike_in(a.rows, b.rows, c)
+    if alike is None:
+        return None
+    (tiles, each), (m, n), k = alike.shape, c.shape[1:], a.rows.shape[-1]
+    ours = terms_of(a.take(alike[:, 0], (tiles, m, k)), (tiles,), True, 3)
+    theirs = terms_of(b.take(alike, (tiles, each * n, k)), (tiles,), True, 2)
+    step, kind = _step_of(a, b, c, family)
+    new, everywhere = np.empty_like(c), slice(None)
+    with np.errstate(over="ignore"):  # infinite results
+        for t, rows in blocks((tiles, m), max(BLOCK_PRODUCTS // (k * each * n), 1)):
+            old = c[alike[t], rows].swapaxes(1, 2)
+            block = (t, rows, everywhere)
+            wide = old.reshape(*old.shape[:2], -1)
+            d = step(ours.block(block), theirs.block(block), wide, kind)
+            new[alike[t], rows] = d.reshape(old.shape).swapaxes(1, 2)
+    return new
 
 
-def _arranged(
-    step: Callable[..., Array], a: tuple[Array, ...], b: tuple[Array, ...], c: Array, kind: _Kind
-) -> Array:
-    """Run a step on operands [batch, R, K] with the longer of N and the batch as the inner loop."""
-    wide = b[0].shape[1] >= len(c)
-    axes = (2, 0, 1) if wide else (2, 1, 0)
-    a, b = (tuple(np.ascontiguousarray(x.transpose(axes)) for x in matrix) for matrix in (a, b))
-    if wide:  # products are [K, batch, M, N]
-        return step(*(x[..., None] for x in a), *(x[:, :, None] for x in b), c, kind)
-    a, b = tuple(x[:, :, None] for x in a), tuple(x[:, None] for x in b)  # [K, M, N, batch]
-    return step(*a, *b, np.ascontiguousarray(c.transpose(1, 2, 0)), kind).transpose(2, 0, 1)
+def _step_of(
+    a: Operand, b: Operand, c: Array, family: Family
+) -> tuple[Callable[..., Array], _Kind]:
+    """The function of one instruction, and how it works."""
+    fp8 = _is_fp8(a)
+    kind = _Kind(a.narrow and b.narrow, fp8 and family == "wgmma", c.dtype, a.highest + b.highest)
+    return _step_fp8_as_f16 if fp8 and family == "mma.sync" else _step, kind
 
 
 def _is_fp8(x: Operand) -> bool:
@@ -70,11 +100,15 @@ def _is_fp8(x: Operand) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """How one step works: operands narrow or not, with 13 or 25 bits of F, into which type."""
+    """How one step works: operands narrow or not, with 13 or 25 bits of F, into which type.
+
+    `highest` is the largest exponent that a product may have.
+    """
 
     narrow: bool
     short: bool
     accumulator: np.dtype[Any]
+    highest: int
 
     @property
     def bits(self) -> int:
@@ -87,30 +121,55 @@ class _Kind:
         return np.int64(-1 << (39 if self.short else 29))
 
 
-def _step(av: Array, ae: Array, bv: Array, be: Array, c: Array, kind: _Kind) -> Array:
-    """Align, truncate, add and round.
-
-    Shapes: operands [K, …] broadcast to products [K, *outputs]; c and the result [*outputs].
-    """
-    top = (ae + be).max(axis=0)
+def _step(a: Terms, b: Terms, c: Array, kind: _Kind) -> Array:
+    """Align, truncate, add and round; c and the result are [*outputs]."""
     c32 = c.astype(np.float32, copy=False)
     if kind.narrow:
-        aligned = np.maximum(top, exponent_field(c32))
-        if _fits(aligned, c32):
-            return _narrow_sum(av, bv, c32, aligned, kind)
-    return _wide_sum(av, bv, c32, top, kind)
+        top = _highest_powers(a, b, c.shape, kind)
+        np.maximum(top, c32.view(np.int32) & _FIELD, out=top)
+        if _fits(top, c32):
+            return _narrow_sum(a, b, c32, top, kind)
+    return _wide_sum(a, b, c32, kind)
+
+
+def _highest_powers(a: Terms, b: Terms, outputs: tuple[int, ...], kind: _Kind) -> Array:
+    """The largest exponent among the products, as the bits of that power of two in float32.
+
+    0 where all products are 0.
+    """
+    if a.small is None or b.small is None:
+        sums = (a.exponent + b.exponent).max(axis=0)
+        nothing, top = sums < _NARROWEST, sums.astype(np.int32)
+    else:
+        room = SCRATCH.room("exponents", (len(a.small), *outputs), np.int8)
+        sums = np.add(a.small, b.small, out=room).max(axis=0)
+        nothing, top = sums <= ZERO_8, sums.astype(np.int32)
+        top += np.int32(kind.highest)
+    top += np.int32(127)
+    top <<= np.int32(23)
+    if nothing.any():
+        top[nothing] = 0
+    return np.asarray(top)
 
 
 def _fits(top: Array, c: Array) -> bool:
-    """Whether `_narrow_sum` may be used with these E; where it is too low, C must be zero."""
-    low = top < _LOWEST
-    return int(top.max()) <= _HIGHEST and not (low.any() and c[low].any())
+    """Whether `_narrow_sum` may be used with 2^E; where it is too low, C must be zero."""
+    if int(top.max()) > _power(_HIGHEST):
+        return False
+    if int(top.min()) >= _power(_NARROWEST):
+        return True
+    return not c[top < _power(_NARROWEST)].any()
 
 
-def _narrow_sum(av: Array, bv: Array, c: Array, top: Array, kind: _Kind) -> Array:
+def _power(exponent: int) -> int:
+    """The bits of a power of two in float32."""
+    return exponent + 127 << 23
+
+
+def _narrow_sum(a: Terms, b: Terms, c: Array, top: Array, kind: _Kind) -> Array:
     """What `_wide_sum` gives, in narrower types, for operands whose exponents are within ±50.
 
-    All steps are exact but for the two truncations of the model:
+    `top` is 2^E in bits. All steps are exact but for the two truncations of the model:
 
     * A product has at most 22 significant bits and is 0 or has an exponent in −100 … 101, so
       float32 holds it. Either one is not 0, then E ≥ −100, or all terms are, and any E will do.
@@ -121,47 +180,53 @@ def _narrow_sum(av: Array, bv: Array, c: Array, top: Array, kind: _Kind) -> Arra
     * That integer is cut to the result's significant bits in float64. What is left is 0 or at least
       1, hence times 2^(E−F) at least 2^-125 and below 2^(32+120−25): no subnormal, no overflow.
     """
-    top = np.maximum(top, _LOWEST)
-    scale = _float32_power(kind.bits - top)
-    product = av * bv
-    product *= scale
-    total = product.astype(np.int32).sum(axis=0, dtype=np.int32).astype(np.float64)
-    total += np.trunc(c * scale)
-    inverse = _float32_power(top - kind.bits)
+    top = np.maximum(top, np.int32(_power(_NARROWEST)))
+    scale = np.subtract(np.uint32(_power(127 + kind.bits)), top.view(np.uint32)).view(np.float32)
+    shape = len(a.value), *c.shape
+    products = SCRATCH.room("products", shape, np.float32)
+    terms = SCRATCH.room("terms", shape, np.int32)
+    if a.value.shape[-1] == 1:  # of two ways to say the same, the faster one
+        np.einsum("...mx,...xn->...mn", a.value, b.value, out=products)
+    else:
+        np.multiply(a.value, b.value, out=products)
+    np.multiply(products, scale, out=products)
+    np.copyto(terms, products, casting="unsafe")
+    total = terms.sum(axis=0, dtype=np.int32).astype(np.float64)
+    scale *= c
+    total += np.trunc(scale, out=scale).astype(np.float64)
+    inverse = np.subtract(top, np.int32(kind.bits << 23)).view(np.float32)
     if kind.accumulator == np.float16:
         return np.asarray((total * inverse).astype(np.float16))
     total.view(np.int64)[...] &= kind.mask
-    return np.asarray(total.astype(np.float32) * inverse)
+    inverse *= total.astype(np.float32)
+    return inverse
 
 
-def _float32_power(exponent: Array) -> Array:
-    return (exponent.astype(np.int32) + 127 << 23).view(np.float32)
-
-
-def _wide_sum(av: Array, bv: Array, c: Array, top: Array, kind: _Kind) -> Array:
-    """The rounded sum of products and C, where `top` are the largest exponents of products.
+def _wide_sum(a: Terms, b: Terms, c: Array, kind: _Kind) -> Array:
+    """The rounded sum of products and C.
 
     E reaches from −252 to 254 (256 beside what is not finite), so that float64 holds the scale
     2^(F−E), its inverse and the sum, which is below 2^261.
     """
-    exponent = np.maximum(exponent_field(c), np.int16(-126))
+    exponent = np.maximum(exponent_field(np.ascontiguousarray(c)), np.int16(-126))
+    top = (a.exponent + b.exponent).max(axis=0)
     top = np.maximum(top, np.where(c == 0, np.int16(OF_ZERO), exponent))
-    top = np.maximum(top, _LOWEST_WIDE).astype(np.int64)
+    top = np.maximum(top, np.int16(_LOWEST_WIDE)).astype(np.int64)
     scale = _power_of_two(kind.bits - top)
-    product = av.astype(np.float64) * bv
-    product *= scale
+    products = a.value.astype(np.float64) * b.value
+    products *= scale
     # The cast truncates; 16 products below 2^27 − 2^17 cannot overflow the int32 sum.
-    total = product.astype(np.int32).sum(axis=0, dtype=np.int32) + np.trunc(c * scale)
+    total = products.astype(np.int32).sum(axis=0, dtype=np.int32) + np.trunc(c * scale)
     return _round(total * _power_of_two(top - kind.bits), kind)
 
 
-def _step_fp8_as_f16(av: Array, ae: Array, bv: Array, be: Array, c: Array, kind: _Kind) -> Array:
+def _step_fp8_as_f16(a: Terms, b: Terms, c: Array, kind: _Kind) -> Array:
     """sm_90 has no fp8 `mma.sync`: two f16 steps from zero, then C is added to nearest even."""
-    first = np.arange(len(av)) % 4 < 2
-    to_float32 = _Kind(kind.narrow, short=False, accumulator=np.dtype(np.float32))
+    first = np.arange(len(a.value)) % 4 < 2
+    to_float32 = replace(kind, short=False, accumulator=np.dtype(np.float32))
     d = np.zeros(c.shape, np.float32)
     for part in (first, ~first):
-        d = _step(av[part], ae[part], bv[part], be[part], d, to_float32)
+        d = _step(a.some(part), b.some(part), d, to_float32)
     return (c + d).astype(c.dtype)
 
 

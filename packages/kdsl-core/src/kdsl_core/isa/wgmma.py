@@ -162,9 +162,8 @@ class WgmmaOp(_WarpgroupOp):
         b, of_warp = m.matrix_rows(lanes(m, self.b), 0, shape.n, shape.k, shape.b, self.b_major)
         a, b = (-a if self.negate_a else a), (-b if self.negate_b else b)
         d = _multiply(a, b, of_warp, self._old(m), m.numerics)
-        values = scatter(shape.of_warp, "c", d)
         m.warpgroup_uses(tuple(reg for reg in self.a_registers if not isinstance(reg, Const)))
-        m.warpgroup_write(self.d, [values[:, index] for index in range(len(self.d))])
+        m.warpgroup_write(self.d, d, self._registers_of)
         m.count("wgmma")
 
     def _rows_of_a(self, m: Machine) -> Array:
@@ -182,8 +181,15 @@ class WgmmaOp(_WarpgroupOp):
         keep = lanes(m, self.scale_d)[:, 0]
         if not keep.any():
             return np.zeros((m.warps, WARP_ROWS, part.n), part.d.numpy)
-        old = gather(part, "c", [lanes(m, register) for register in self.d])
-        return np.where(keep[:, None, None], old, old.dtype.type(0))
+        old = m.warpgroup_matrices(self.d)
+        if old is None:
+            old = gather(part, "c", [lanes(m, register) for register in self.d])
+        return old if keep.all() else np.where(keep[:, None, None], old, old.dtype.type(0))
+
+    def _registers_of(self, d: Array) -> list[Array]:
+        """The registers (W, 32) that hold D [W, 16, N]."""
+        values = scatter(self.shape.of_warp, "c", d)
+        return [values[:, index] for index in range(len(self.d))]
 
 
 def _multiply(

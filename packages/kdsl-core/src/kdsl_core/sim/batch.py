@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from kdsl_core.ir import Kernel
-from kdsl_core.ir.protocols import Array
+from kdsl_core.ir.protocols import Array, Sum
 from kdsl_core.sim.clocks import Clocks
 from kdsl_core.sim.groups import LANES
 from kdsl_core.sim.no_clocks import NoClocks
@@ -16,6 +18,13 @@ SHARED_BASE = 0x400  # not zero, so that a null shared address is found
 RANK_SHIFT = 24
 IN_BLOCK = (1 << RANK_SHIFT) - 1
 _ALIGN = 128
+# Special registers that are sizes along an axis: of the block, the grid and the cluster.
+_SIZES: dict[str, Callable[[int, int, int], int]] = {
+    "ntid": lambda threads, blocks, size: threads,
+    "nctaid": lambda threads, blocks, size: blocks,
+    "cluster_nctaid": lambda threads, blocks, size: size,
+    "nclusterid": lambda threads, blocks, size: blocks // size,
+}
 
 
 class Batch:
@@ -50,7 +59,8 @@ class Batch:
         tid = self.local[:, None] * LANES + np.arange(LANES)
         self.exist = tid < kernel.threads
         self.alive = self.exist.copy()
-        self.special = self._special_registers(tid)
+        self._tid = tid
+        self._special: dict[str, Array] = {}
         self.shared_bytes = kernel.shared_bytes
         self.shared_stride = -(-kernel.shared_bytes // _ALIGN) * _ALIGN
         self.shared = np.full(blocks.size * self.shared_stride, initial, np.uint8)
@@ -59,30 +69,39 @@ class Batch:
             blocks.size, self.warps_per_block, self.blocks_per_cluster, wgmma=wgmma
         )
 
-    def _special_registers(self, tid: Array) -> dict[str, Array]:
-        x, y, _ = self.block_dim
-        gx, gy, _ = self.grid
-        block = self.blocks[self.block_of][:, None]
-        found = {
-            "tid.x": tid % x,
-            "tid.y": tid // x % y,
-            "tid.z": tid // (x * y),
-            "ctaid.x": block % gx,
-            "ctaid.y": block // gx % gy,
-            "ctaid.z": block // (gx * gy),
-            "laneid": np.arange(LANES)[None, :],
-            "warpid": self.local[:, None],
-        }
-        found["cluster_ctarank"] = self.block_of[:, None] % self.blocks_per_cluster
-        for at, axis in enumerate("xyz"):
-            blocks, size = self.grid[at], self.cluster_dim[at]
-            found[f"ntid.{axis}"] = np.array([[self.block_dim[at]]])
-            found[f"nctaid.{axis}"] = np.array([[blocks]])
-            found[f"cluster_ctaid.{axis}"] = found[f"ctaid.{axis}"] % size
-            found[f"clusterid.{axis}"] = found[f"ctaid.{axis}"] // size
-            found[f"cluster_nctaid.{axis}"] = np.array([[size]])
-            found[f"nclusterid.{axis}"] = np.array([[blocks // size]])
-        return {name: value.astype(np.uint32) for name, value in found.items()}
+    def special(self, name: str) -> Array:
+        """A special register of all rows, u32, broadcastable to (rows, 32)."""
+        found = self._special.get(name)
+        if found is None:
+            found = self._special[name] = self._special_register(name).astype(np.uint32)
+        return found
+
+    def special_sum(self, name: str) -> Sum | None:
+        """A special register as a sum, where it is one: "tid.x", of whole warps along x."""
+        if name != "tid.x" or self.block_dim[0] % LANES:
+            return None
+        first = self.local[:, None] * LANES % self.block_dim[0]
+        return Sum(first.astype(np.uint32), np.arange(LANES, dtype=np.uint32)[None])
+
+    def _special_register(self, name: str) -> Array:
+        if name in ("laneid", "warpid"):
+            return np.arange(LANES)[None, :] if name == "laneid" else self.local[:, None]
+        if name == "cluster_ctarank":
+            return self.block_of[:, None] % self.blocks_per_cluster
+        what, axis = name.split(".")
+        at = "xyz".index(axis)
+        blocks, size = self.grid[at], self.cluster_dim[at]
+        if what in _SIZES:
+            return np.array([[_SIZES[what](self.block_dim[at], blocks, size)]])
+        if what == "tid":
+            return self._along(self._tid, self.block_dim, at)
+        block = self._along(self.blocks[self.block_of][:, None], self.grid, at)
+        return {"ctaid": block, "cluster_ctaid": block % size, "clusterid": block // size}[what]
+
+    @staticmethod
+    def _along(number: Array, shape: tuple[int, int, int], at: int) -> Array:
+        x, y, _ = shape
+        return number % x if at == 0 else number // x % y if at == 1 else number // (x * y)
 
     def living_blocks(self) -> Array:
         """Which blocks have threads that have not ended, bool (blocks,)."""

@@ -33,7 +33,7 @@ class GlobalAccess:
         written: list[Allocation],
         shared: Sequence[Allocation] = (),
     ) -> None:
-        self._store = store
+        self._store = self.allocations = store
         self._reporter = reporter
         self._ahead = np.array([*(a in shared for a in store.allocations), False])
         self.releases = Releases()

@@ -16,8 +16,8 @@ _ALL_LANES = np.ones((1, LANES), bool)
 class Group:
     """Warps at one program counter.
 
-    `index` are the warps' rows in the batch, ascending; `rows` selects them from an array, as a
-    slice where they are contiguous. `mask` is bool (W, 32), or None when all lanes take part.
+    `index` are the rows of its `size` warps in the batch, ascending; `rows` selects them from an
+    array, as a slice where they are contiguous. `mask` is bool (W, 32), or None for all lanes.
     Groups of different `team`s never merge. A group that waits does so for something of the kind
     `waits_for`, since it executed the instruction `stopped`; one that is `alone` waits no longer
     for lanes of its warps that are elsewhere.
@@ -25,11 +25,12 @@ class Group:
 
     __slots__ = (
         "_idle", "_lanes", "_threads", "alone", "back_jumps", "full", "index", "mask", "pc", "rows",
-        "stopped", "team", "waits_for",
+        "size", "stopped", "team", "waits_for",
     )  # fmt: skip
 
     def __init__(self, index: Array, mask: Array | None, pc: int, total: int, team: int) -> None:
         self.index = index
+        self.size = int(index.size)
         self.mask = None if mask is None or mask.all() else mask
         self.pc = pc
         self.team = team
@@ -44,11 +45,6 @@ class Group:
         self._idle: int | None = None if self.mask is not None else 0
         self._threads: Array | None = None
         self._lanes: Array | None = None
-
-    @property
-    def size(self) -> int:
-        """How many warps."""
-        return int(self.index.size)
 
     @property
     def idle(self) -> int:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 
 from kdsl_core.ir import Const, Kernel, Operand, Reg, TensorMap
-from kdsl_core.ir.protocols import Array
+from kdsl_core.ir.protocols import Array, Evaluation, Inputs, Sum
 from kdsl_core.sim.access import Access, access_of
 from kdsl_core.sim.batch import Batch
 from kdsl_core.sim.counters import Counters
@@ -15,10 +16,12 @@ from kdsl_core.sim.flights import RegisterFlights
 from kdsl_core.sim.global_access import GlobalAccess
 from kdsl_core.sim.groups import LANES, Group
 from kdsl_core.sim.mbarriers import Mbarriers
+from kdsl_core.sim.plain_access import PlainAccess
 from kdsl_core.sim.registers import RegisterFile
 from kdsl_core.sim.reporting import Reporter
 from kdsl_core.sim.shared_access import SharedAccess
 
+_MANY = 64  # warps, from which on sums are worth their while
 _OF_WARPS = ("ldmatrix", "mbarrier")  # accesses that leave nothing of single lanes to release
 
 
@@ -63,6 +66,8 @@ class MachineBase:
         self._shared = SharedAccess(batch, reporter)
         reporter.mbarriers, reporter.shadow = self.mbarriers, self._shared.shadow
         self._global = memory
+        hurried = not batch.clocks.kept and not counters.enabled
+        self._plain = PlainAccess(batch, memory.allocations) if hurried else None
         self._maps = maps
 
     # -- the scheduler's part ------------------------------------------------------------------
@@ -86,12 +91,31 @@ class MachineBase:
     def active(self) -> Array:
         return self.group.lanes()
 
+    @property
+    def _keeps_sums(self) -> bool:
+        group = self.group
+        return self._plain is not None and group.full and group.mask is None and group.size >= _MANY
+
+    def sums(self, operands: Sequence[Operand]) -> list[Sum] | None:
+        return self.registers.sums(operands, self.group) if self._keeps_sums else None
+
+    def write_sum(self, reg: Reg, value: Sum) -> None:
+        self.registers.write_sum(reg, value, self.group)
+
+    def special_sum(self, name: str) -> Sum | None:
+        return self.batch.special_sum(name) if self._keeps_sums else None
+
     def special(self, name: str) -> Array:
-        value = self.batch.special[name]
+        value = self.batch.special(name)
         return value if value.shape[0] == 1 else value[self.group.rows]
 
     # -- registers --------------------------------------------------------------------------
     def read(self, operand: Operand) -> Array:
+        if self._check_registers or self.flights.any:
+            self._check_read(operand)
+        return self.registers.read(operand, self.group)
+
+    def _check_read(self, operand: Operand) -> None:
         if self._check_registers and not self.fills_in:
             undefined = self.registers.undefined(operand, self.group)
             if undefined is not None:
@@ -102,13 +126,20 @@ class MachineBase:
                 )  # fmt: skip
         if self.flights.any and not self.in_wgmma and not isinstance(operand, Const):
             self._check_flight(operand, "reads")
-        return self.registers.read(operand, self.group)
 
     def write(self, reg: Reg, value: Array, *, where: Array | None = None) -> None:
         if self.flights.watched and reg in self.flights.watched:
             self._check_flight(reg, "writes")
             self.flights.changed(reg, self.group.index, self.pc)
         self.registers.write(reg, value, self.group, where)
+
+    def compute(self, registers: tuple[Reg, ...], inputs: Inputs, evaluate: Evaluation) -> None:
+        if self.group.mask is None and not self.batch.clocks.kept:
+            self.registers.write_later(registers, inputs, evaluate, self.group)
+            return
+        (values,) = evaluate([inputs])
+        for reg, value in zip(registers, values, strict=True):
+            self.write(reg, value)
 
     def _check_flight(self, reg: Reg, verb: str) -> None:
         flying = self.flights.of(reg, self.group.index)

@@ -11,6 +11,7 @@ from kdsl_core.dtypes import DType
 from kdsl_core.ir import Reg
 from kdsl_core.ir.protocols import Array
 from kdsl_core.sim.access import Access
+from kdsl_core.sim.accumulators import Spread
 from kdsl_core.sim.clocks import GROUP_WARPS
 from kdsl_core.sim.descriptors import chunk_addresses, from_chunks
 from kdsl_core.sim.groups import LANES
@@ -18,6 +19,7 @@ from kdsl_core.sim.machine_base import MachineBase
 from kdsl_core.sim.traffic import WAVEFRONT
 
 _CHUNK = 16
+_REMEMBERED = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,16 +40,30 @@ class MatrixPart(MachineBase):
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
         self._waiting = np.zeros(self.batch.rows, bool)
+        self._operands: dict[tuple[object, bytes, bytes], tuple[Array, Operands]] = {}
 
     def matrix_rows(
         self, descriptor: Array, first: int, rows: int, depth: int, dtype: DType, major: str
     ) -> tuple[Array, Array]:
-        wanted = self._distinct(descriptor)
-        address = chunk_addresses(wanted.descriptor, first, rows, depth, dtype.bytes, major)
         self._count_passes(rows * depth * dtype.bytes)
-        shape = address.shape
-        data = self._read_chunks(address.reshape(shape[0], -1), wanted)
-        return from_chunks(data.reshape(*shape, _CHUNK), dtype.numpy, major), wanted.which
+        operand = first, rows, depth, dtype.bytes, major
+        address, wanted = self._operand(descriptor, operand)
+        data = self._read_chunks(address.reshape(len(address), -1), wanted)
+        return from_chunks(data.reshape(*address.shape, _CHUNK), dtype.numpy, major), wanted.which
+
+    def _operand(
+        self, descriptor: Array, operand: tuple[int, int, int, int, str]
+    ) -> tuple[Array, Operands]:
+        """Addresses of the chunks of each matrix, and whose it is; a loop asks for them again."""
+        key = operand, self.group.index.tobytes(), descriptor[:, 0].tobytes()
+        known = self._operands.get(key)
+        if known is None:
+            wanted = self._distinct(descriptor)
+            if len(self._operands) >= _REMEMBERED:
+                self._operands.clear()
+            known = chunk_addresses(wanted.descriptor, *operand), wanted
+            self._operands[key] = known
+        return known
 
     def _count_passes(self, operand_bytes: int) -> None:
         """A warp group reads an operand once, and the layouts that it takes have no conflicts."""
@@ -81,10 +97,12 @@ class MatrixPart(MachineBase):
             whole_warp=True,
         )  # fmt: skip
 
-    def warpgroup_write(self, registers: tuple[Reg, ...], values: list[Array]) -> None:
+    def warpgroup_matrices(self, registers: tuple[Reg, ...]) -> Array | None:
+        return self.registers.matrices(registers, self.group)
+
+    def warpgroup_write(self, registers: tuple[Reg, ...], matrices: Array, spread: Spread) -> None:
         self._check_fence(registers)
-        for reg, value in zip(registers, values, strict=True):
-            self.registers.write(reg, value, self.group, None)
+        self.registers.write_matrices(registers, matrices, spread, self.group)
         if self._check_flights:
             self.flights.use(registers, self.group.index, self.pc, writes=True)
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from kdsl_core.dtypes import DType
-from kdsl_core.ir import SharedAlloc
+from kdsl_core.ir import Operand, SharedAlloc
 from kdsl_core.ir.protocols import Array
 from kdsl_core.sim.async_copies import AsyncCopies
 from kdsl_core.sim.batch import SHARED_BASE, in_block
@@ -24,6 +24,18 @@ class MemoryPart(MachineBase):
         self._copies = AsyncCopies(self.batch)
 
     # -- memory -----------------------------------------------------------------------------
+    def load_lines(self, space: str, address: Operand, offset: int, size: int) -> Array | None:
+        sums = self.sums((address,))
+        if sums is None or self._plain is None:
+            return None
+        return self._plain.load_lines(space, sums[0], offset, size, self.group, self.pc)
+
+    def store_lines(self, space: str, address: Operand, offset: int, data: Array) -> bool:
+        sums = self.sums((address,))
+        if sums is None or self._plain is None:
+            return False
+        return self._plain.store_lines(space, sums[0], offset, data, self.group, self.pc)
+
     def load(
         self,
         space: str,
@@ -33,6 +45,10 @@ class MemoryPart(MachineBase):
         where: Array | None = None,
         kind: str = "ld",
     ) -> Array:
+        if self._plain is not None:
+            found = self._plain.load(space, address, size, where, self.group, self.pc)
+            if found is not None:
+                return found
         access = self.access(address, size, where, kind)
         if not access.address.size:
             return np.zeros((*access.shape, size), np.uint8)
@@ -49,6 +65,10 @@ class MemoryPart(MachineBase):
         where: Array | None = None,
         kind: str = "st",
     ) -> None:
+        if self._plain is not None and self._plain.store(
+            space, address, data, where, self.group, self.pc
+        ):
+            return
         size = data.shape[-1]
         access = self.access(address, size, where, kind)
         if not access.address.size:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from kdsl_core.ir import Const, Op, Operand, Reg, Var
 from kdsl_core.ir.flat import FlatProgram
-from kdsl_core.ir.protocols import Array
+from kdsl_core.ir.protocols import Array, Evaluation, Inputs, Sum
+from kdsl_core.sim.accumulators import Accumulators, Spread
 from kdsl_core.sim.groups import LANES, Group
+from kdsl_core.sim.postponed import Postponed
 
 
 def warp_bytes(program: FlatProgram) -> int:
@@ -30,6 +34,10 @@ class RegisterFile:
         self._content: dict[Reg, Array] = {}
         self._constants: dict[int, Array] = {}
         self._undefined: dict[Reg, Array] = {}
+        self._sums: dict[Reg, Sum] = {}
+        self._accumulators = Accumulators()
+        self._postponed = Postponed()
+        self._stale = self._postponed.registers, self._accumulators.owner
 
     def set_uniform(self, reg: Reg, value: int | float) -> None:
         """Give all threads one value: a kernel parameter."""
@@ -42,7 +50,12 @@ class RegisterFile:
             if known is None:
                 known = self._constants[id(operand)] = operand.array()
             return known
+        waiting, owned = self._stale
+        if operand in waiting or operand in owned:
+            self._make_current(operand, group)
         content = self._content.get(operand)
+        if content is None and operand in self._sums:
+            content = self._content[operand] = self._sums[operand].whole
         if content is None:
             return np.zeros((1, 1), operand.dtype.numpy)
         if group.full or content.shape[0] == 1:
@@ -53,6 +66,7 @@ class RegisterFile:
         """Lanes of the group, bool (W, 32), that read a register nobody wrote; None for none."""
         if not isinstance(operand, Var):
             return None
+        self._make_current(operand, group)
         if operand not in self._content:
             return group.lanes()
         undefined = self._undefined.get(operand)
@@ -67,10 +81,16 @@ class RegisterFile:
             value = value.astype(reg.dtype.numpy)
         if value.ndim < 2:
             value = value.reshape(1, -1) if value.ndim else value.reshape(1, 1)
+        waiting, owned = self._stale
+        if reg in waiting or reg in owned:
+            self._make_current(reg, group)
+        known = self._sums.pop(reg, None)
         if group.full and group.mask is None and where is None:
             self._content[reg] = value
             self._undefined.pop(reg, None)
             return
+        if known is not None:
+            self._content[reg] = known.whole
         mask = group.mask
         if where is not None:
             mask = where if mask is None else mask & where
@@ -97,3 +117,74 @@ class RegisterFile:
         if undefined is not None and not undefined.any():
             del self._undefined[reg]
         self._content[reg] = new
+
+    # -- sums ----------------------------------------------------------------------------------
+    def sums(self, operands: Sequence[Operand], group: Group) -> list[Sum] | None:
+        """What all warps have in registers as sums of a column and a row; None where one has not.
+
+        None, too, where a column or a row of numbers is all there is.
+        """
+        found: list[Sum] = []
+        for operand in operands:
+            known = self._sums.get(operand) if isinstance(operand, Reg) else None
+            if known is None:
+                content = self.read(operand, group)
+                rows, columns = content.shape
+                if rows > 1 and columns > 1:
+                    return None
+                nothing = np.zeros((1, 1), content.dtype)
+                known = Sum(content, nothing) if columns == 1 else Sum(nothing, content)
+            found.append(known)
+        tall, wide = (any(x[part].size > 1 for x in found) for part in (0, 1))
+        return found if tall and wide else None
+
+    def write_sum(self, reg: Reg, value: Sum, group: Group) -> None:
+        """Set a register of all warps."""
+        if value.column.size == 1 or not value.row.any():
+            self.write(reg, value.whole if value.column.size == 1 else value.column, group, None)
+            return
+        self.write(reg, value.column, group, None)
+        del self._content[reg]
+        self._sums[reg] = value
+
+    # -- accumulators of wgmma -----------------------------------------------------------------
+    def matrices(self, registers: tuple[Reg, ...], group: Group) -> Array | None:
+        """What `write_matrices` gave a group's registers last; None where they changed since."""
+        return self._accumulators.of(registers, group)
+
+    def write_matrices(
+        self, registers: tuple[Reg, ...], matrices: Array, spread: Spread, group: Group
+    ) -> None:
+        """Set registers to what `spread` makes of matrices, when somebody reads them."""
+        if group.mask is None and self._accumulators.replace(registers, group, matrices):
+            return
+        for reg in registers:
+            self._make_current(reg, group)
+        for reg, value in zip(registers, spread(matrices), strict=True):
+            self.write(reg, value, group, None)
+        if group.mask is None:
+            self._accumulators.hold(registers, group, matrices, spread)
+
+    # -- what is not written yet ---------------------------------------------------------------
+    def write_later(
+        self, registers: tuple[Reg, ...], inputs: Inputs, evaluate: Evaluation, group: Group
+    ) -> None:
+        """Set registers to what `evaluate` gives for inputs, together with others like it."""
+        if not self._postponed.takes(registers, evaluate, group):
+            self._write_postponed()
+        self._postponed.add(registers, inputs, evaluate, group)
+
+    def _write_postponed(self) -> None:
+        group, values = self._postponed.finish()
+        for reg, value in values:
+            self.write(reg, value, group, None)
+
+    def _make_current(self, register: object, group: Group) -> None:
+        """Give a group's register, and those that belong to it, values that were postponed."""
+        if register in self._postponed.registers:
+            self._write_postponed()
+        if self._accumulators.hold_for(register, group):
+            registers, parts = self._accumulators.release(register, group)
+            for held in parts:
+                for reg, value in zip(registers, held.spread(held.matrices), strict=True):
+                    self.write(reg, value, held.group, None)

@@ -9,31 +9,28 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from kdsl_core.errors import ArgumentError
-from kdsl_core.ir import Kernel, Param, TensorMap, flatten
+from kdsl_core.ir import Kernel, Param, TensorMap
 from kdsl_core.ir.cost import Cost
-from kdsl_core.ir.flat import FlatProgram
 from kdsl_core.ir.protocols import Array
+from kdsl_core.sim.analysis import analysis
 from kdsl_core.sim.batch import Batch, cluster_order
 from kdsl_core.sim.counters import Counters
-from kdsl_core.sim.flights import wgmma_registers
 from kdsl_core.sim.global_access import GlobalAccess
 from kdsl_core.sim.groups import LANES
 from kdsl_core.sim.hazards import Findings, Hazard, checks_of
-from kdsl_core.sim.instruction_facts import facts
 from kdsl_core.sim.machine import SimMachine
 from kdsl_core.sim.memory import Allocation, Buffer, GlobalStore
 from kdsl_core.sim.profile import profile_of
 from kdsl_core.sim.progress import Progress
-from kdsl_core.sim.registers import warp_bytes
 from kdsl_core.sim.reporting import Reporter
 from kdsl_core.sim.result import Result
 from kdsl_core.sim.scheduler import Budget, Scheduler
 from kdsl_core.sim.writers import Writers
-from kdsl_core.sim.written import written_parameters
 
 WARPS_IN_FLIGHT = 1024  # their operands of an instruction still fit in a core's cache
 REGISTERS_IN_FLIGHT = 256 << 20  # bytes
 SHARED_IN_FLIGHT = 4 << 20  # bytes; their shadow takes up to 256 times as much
+UNWATCHED = 4  # times as much of both where nobody looks for hazards of order
 _OF_ORDER = ("race", "inflight", "uninit", "proxy", "exited", "barrier")  # found by clocks
 MAX_INSTRUCTIONS = 20_000_000
 
@@ -131,16 +128,15 @@ class _Launch:
         self.kernel = kernel
         self.grid = grid
         self.words, self.maps = _place_maps(params)
-        self.program: FlatProgram = flatten(kernel)
-        self._facts = facts(self.program)
-        self._watched = wgmma_registers(self.program)
+        self.known = analysis(kernel)
+        self.program = self.known.program
         self.findings = findings
+        self.ordered = any(map(findings.wants, _OF_ORDER))
         self.store = GlobalStore(buffers)
         instructions = self.program.instructions
         self.counters = Counters(instructions)
         self.reporter = Reporter(kernel, instructions, self.store, self.findings)
-        names = written_parameters(kernel)
-        outputs = [param for param in kernel.params if param.name in names]
+        outputs = [param for param in kernel.params if param.name in self.known.written]
         self.written = tuple(dict.fromkeys(map(_tensor_of, outputs)))
         written = self._allocations(_address(params[param.name]) for param in outputs)
         shared = self._allocations(b.address for b in self.store.buffers if b.name in overlap)
@@ -195,10 +191,11 @@ class _Launch:
         if rng is not None:
             clusters = clusters[rng.permutation(len(clusters))]
         warps = -(-self.kernel.threads // LANES)
+        more = 1 if self.ordered or self.known.combines else UNWATCHED
         blocks = min(
-            WARPS_IN_FLIGHT // warps,
-            REGISTERS_IN_FLIGHT // (warps * warp_bytes(self.program)),
-            SHARED_IN_FLIGHT // max(self.kernel.shared_bytes, 1),
+            more * WARPS_IN_FLIGHT // warps,
+            REGISTERS_IN_FLIGHT // (warps * self.known.warp_bytes),
+            more * SHARED_IN_FLIGHT // max(self.kernel.shared_bytes, 1),
         )
         at_once = max(blocks // clusters.shape[1], 1)
         return [clusters[i : i + at_once].reshape(-1) for i in range(0, len(clusters), at_once)]
@@ -211,18 +208,17 @@ class _Launch:
         rng: np.random.Generator | None,
     ) -> None:
         """Run some blocks side by side."""
-        ordered = any(map(self.findings.wants, _OF_ORDER))
-        wgmma = bool(self._watched)
-        batch = Batch(self.kernel, self.grid, blocks, wgmma=wgmma, ordered=ordered)
+        wgmma = bool(self.known.watched)
+        batch = Batch(self.kernel, self.grid, blocks, wgmma=wgmma, ordered=self.ordered)
         self.reporter.batch = batch
         self.memory.begin(batch)
         machine = SimMachine(
             self.kernel, batch, self.memory, self.reporter, self.counters, numerics, self.maps,
-            self._watched,
+            self.known.watched,
         )  # fmt: skip
         for param in self.kernel.params:
             machine.registers.set_uniform(param.value, self.words[param.name])
-        Scheduler(self.program, self._facts, machine, self.counters, budget, rng).run()
+        Scheduler(self.program, self.known.facts, machine, self.counters, budget, rng).run()
 
 
 def _tensor_of(param: Param) -> str:

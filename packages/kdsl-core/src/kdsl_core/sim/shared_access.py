@@ -35,6 +35,8 @@ class SharedAccess:
         self.shadow = SharedShadow(size, batch.clocks) if watched and size else None
         self.barriers = np.zeros(size // WORD, bool)
         self.has_barriers = False
+        self._guarded = wants("barrier")
+        self.unwatched = self.shadow is None and not self._guarded
         lasting = wants("exited") and batch.blocks_per_cluster > 1
         self._lifetimes = Lifetimes(batch, reporter) if lasting else None
 
@@ -111,6 +113,14 @@ class SharedAccess:
         old[which] = update_in_turn(words, place, lambda at, now: update(which[at], now))
         return old
 
+    def put(self, access: Access, data: Array) -> None:
+        """Write bytes (L, size) that a unit brings, where nobody looks when; others are dropped."""
+        offset, good = self.offsets(access)
+        if good is None:
+            scatter(self._batch.shared, offset, data)
+        else:
+            scatter(self._batch.shared, offset[good], data[good])
+
     # -- asynchronous accesses -----------------------------------------------------------------
     def fetch(self, access: Access) -> Array:
         """Bytes (L, size) that a unit reads; zeros outside of shared memory."""
@@ -183,7 +193,7 @@ class SharedAccess:
         return np.where((rank >= 0) & (rank < size), first + rank, mine)
 
     def _check_barriers(self, access: Access, offset: Array, verb: str) -> None:
-        if not self.has_barriers:
+        if not (self.has_barriers and self._guarded):
             return
         over = self.barriers[offset // WORD] | self.barriers[(offset + access.size - 1) // WORD]
         if over.any():

@@ -239,6 +239,8 @@ class TensorCopies:
 
     def _fetch(self, issue: Access, pieces: Pieces, fill: Array) -> Array:
         """The bytes (P, size) of pieces in global memory, filled where outside of the tensor."""
+        if pieces.inside.all():
+            return self._transfers.fetch(pieces.access(issue, pieces.outside))
         data = np.broadcast_to(fill, (pieces.owner.size, pieces.size)).copy()
         real = pieces.take(pieces.inside)
         if real.owner.size:
@@ -256,14 +258,16 @@ class TensorCopies:
     ) -> None:
         """Write to shared memory of each block that receives it, and complete at its barrier."""
         for rank, which in _receivers(mask, amount.size):
-            chosen = which[pieces.owner]
-            if not chosen.any():
-                continue
-            part, there = pieces.take(chosen), barrier
+            part, bytes_there, there = pieces, data, barrier
+            if not which.all():
+                chosen = which[pieces.owner]
+                if not chosen.any():
+                    continue
+                part, bytes_there = pieces.take(chosen), data[chosen]
             to = part.access(issue, part.shared)
             if rank is not None:
                 there, to = in_block(there, rank), replace(to, address=in_block(to.address, rank))
-            self._transfers.receive(to, data[chosen], there[part.owner])
+            self._transfers.receive(to, bytes_there, there[part.owner])
             at = replace(issue, address=there, size=8).take(which)
             self._transfers.complete(at, amount[which])
 

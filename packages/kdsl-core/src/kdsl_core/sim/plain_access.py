@@ -1,0 +1,134 @@
+"""The short way to memory, of runs that look for no hazard and count nothing.
+
+It takes accesses of whole warps that lie well inside of one allocation, or of their own shared
+memory. All others go the long way.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from kdsl_core.ir.protocols import Array, Sum
+from kdsl_core.sim.batch import SHARED_BASE, Batch
+from kdsl_core.sim.groups import LANES, Group
+from kdsl_core.sim.memory import Allocation, GlobalStore
+
+_WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+Words: TypeAlias = "tuple[Array, Array]"  # of memory, and which of them (W, n) are accessed
+
+
+class PlainAccess:
+    """Memory as words of the size of an access."""
+
+    def __init__(self, batch: Batch, store: GlobalStore) -> None:
+        self._batch = batch
+        self._store = store
+        self._hints: dict[int, Allocation] = {}
+        self._start = (batch.block_of * batch.shared_stride - SHARED_BASE)[:, None]
+        self._ends = SHARED_BASE, SHARED_BASE + batch.shared_bytes
+
+    def load(
+        self, space: str, address: Array, size: int, where: Array | None, group: Group, pc: int
+    ) -> Array | None:
+        """Bytes (W, n, size); None when that takes the long way."""
+        found = self._words(space, address, size, where, group, pc)
+        if found is None:
+            return None
+        words, place = found
+        return words.take(place, axis=0).view(np.uint8).reshape(*place.shape, size)
+
+    def store(
+        self, space: str, address: Array, data: Array, where: Array | None, group: Group, pc: int
+    ) -> bool:
+        """Write bytes (W, n, size); False when that takes the long way."""
+        found = self._words(space, address, data.shape[-1], where, group, pc)
+        if found is None or not self._may_write(space, pc):
+            return False
+        words, place = found
+        values = np.ascontiguousarray(np.broadcast_to(data, (*place.shape, data.shape[-1])))
+        words[place] = values if words.ndim > 1 else values.view(words.dtype)[..., 0]
+        return True
+
+    def load_lines(
+        self, space: str, address: Sum, offset: int, size: int, group: Group, pc: int
+    ) -> Array | None:
+        """`load` where the lanes of each warp are equally far apart."""
+        lines = self._lines(space, address, offset, size, group, pc)
+        if lines is None:
+            return None
+        found = lines[0][lines[1]]
+        return found.view(np.uint8).reshape(group.size, LANES, size)
+
+    def store_lines(
+        self, space: str, address: Sum, offset: int, data: Array, group: Group, pc: int
+    ) -> bool:
+        """`store` where the lanes of each warp are equally far apart."""
+        size = data.shape[-1]
+        lines = self._lines(space, address, offset, size, group, pc)
+        if lines is None or not self._may_write(space, pc):
+            return False
+        values = np.ascontiguousarray(np.broadcast_to(data, (group.size, LANES, size)))
+        lines[0][lines[1]] = values.view(lines[0].dtype)[..., 0]
+        return True
+
+    def _lines(
+        self, space: str, address: Sum, offset: int, size: int, group: Group, pc: int
+    ) -> Words | None:
+        """All runs of 32 words so far apart in memory, and where each warp's begins."""
+        row = address.row.astype(np.int64)[0]
+        if size not in _WORDS or row.size < LANES:
+            return None
+        step = int(row[1] - row[0])
+        if step <= 0 or step % size or (np.diff(row) != step).any():
+            return None
+        last = (LANES - 1) * step
+        first = address.column.astype(np.int64) + (int(row[0]) + offset)
+        found = self._place(space, first, size, last + size, group, pc)
+        if found is None:
+            return None
+        words, place = found
+        runs = as_strided(words, (words.size - last // size, LANES), (size, step))
+        return runs, np.broadcast_to(place[:, 0], (group.size,))
+
+    def _may_write(self, space: str, pc: int) -> bool:
+        if space != "global":
+            return True
+        hint = self._hints[pc]
+        hint.written |= hint.writeable
+        return hint.writeable
+
+    def _words(
+        self, space: str, address: Array, size: int, where: Array | None, group: Group, pc: int
+    ) -> Words | None:
+        if group.mask is not None or size & (size - 1) or (where is not None and not where.all()):
+            return None
+        wide = address.view(np.int64) if address.dtype == np.uint64 else address.astype(np.int64)
+        found = self._place(space, wide, size, size, group, pc)
+        if found is None or len(found[1]) == group.size:
+            return found
+        return found[0], np.broadcast_to(found[1], (group.size, found[1].shape[1]))
+
+    def _place(
+        self, space: str, address: Array, size: int, reach: int, group: Group, pc: int
+    ) -> Words | None:
+        """Where words of `size` bytes are, `reach` bytes from there on being accessed."""
+        low, high = int(address.min()), int(address.max()) + reach
+        if int(np.bitwise_or.reduce(address, axis=None)) & (size - 1):
+            return None
+        if space == "global":
+            hint = self._hints.get(pc)
+            if hint is None or low < hint.low or high > hint.high:
+                hint = self._store.find(low, high)
+                if hint is None:
+                    return None
+                self._hints[pc] = hint
+            data, offset = hint.data, address - hint.origin
+        elif low < self._ends[0] or high > self._ends[1]:
+            return None
+        else:
+            data, offset = self._batch.shared, address + self._start[group.rows]
+        offset >>= size.bit_length() - 1
+        return data.view(_WORDS[size]) if size in _WORDS else data.reshape(-1, size), offset
