@@ -23,7 +23,7 @@ def sass_by_line(cubin: bytes) -> dict[tuple[str, int], tuple[str, ...]]:
     """
     found: dict[tuple[str, int], list[str]] = {}
     place = ("", 0)
-    for line in _disassembled(cubin).splitlines():
+    for line in _disassembled(cubin, "--print-line-info").splitlines():
         mark, code = _MARK.search(line), _CODE.search(line)
         if mark:
             place = mark[1], int(mark[2])
@@ -32,7 +32,15 @@ def sass_by_line(cubin: bytes) -> dict[tuple[str, int], tuple[str, ...]]:
     return {key: tuple(lines) for key, lines in found.items()}
 
 
-def _disassembled(cubin: bytes) -> str:
+def sass(cubin: bytes) -> list[str]:
+    """All instructions of a cubin, in order.
+
+    Raises: BuildError K754 when there is no `nvdisasm`, or it fails.
+    """
+    return [code[1] for line in _disassembled(cubin).splitlines() if (code := _CODE.search(line))]
+
+
+def _disassembled(cubin: bytes, *options: str) -> str:
     program = find_nvdisasm()
     if program is None:
         raise BuildError(
@@ -44,7 +52,7 @@ def _disassembled(cubin: bytes) -> str:
         file = Path(folder) / "kernel.cubin"
         file.write_bytes(cubin)
         done = subprocess.run(
-            [str(program), "--print-code", "--print-line-info", str(file)],
+            [str(program), "--print-code", *options, str(file)],
             capture_output=True,
             text=True,
             errors="replace",
