@@ -25,9 +25,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from suite import GROUPS, Group, Shape, shapes_of
+from records import FORMAT, Shape, summary
+from suite import GROUPS, Group, shapes_of
 
-FORMAT = 1
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 SOURCES = [str(path) for path in sorted(ROOT.glob("packages/*/src"))]
@@ -106,21 +106,6 @@ def add(path: Path, facts: dict[str, Any], measured: list[Shape]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     record = {**facts, "shapes": list(shapes.values())}
     path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
-
-
-def summary(shapes: list[Shape]) -> str:
-    """How many shapes have which programs, and the ratios to the best peer."""
-    ratios = [r for r in map(ratio, shapes) if r]
-    programs = sorted({name for shape in shapes for name in shape["sides"]})
-    range_text = f", ratio {min(ratios):.2f} … {max(ratios):.2f}" if ratios else ""
-    return f"{len(shapes)} shapes ({', '.join(programs)}){range_text}"
-
-
-def ratio(shape: Shape) -> float | None:
-    """How many times faster kdsl is than the best peer; None where one of them is missing."""
-    sides = shape["sides"]
-    peers = [side["us"] for name, side in sides.items() if name != "kdsl"]
-    return min(peers) / sides["kdsl"]["us"] if peers and "kdsl" in sides else None
 
 
 # -- the machine -----------------------------------------------------------------------------------

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-Shape = dict[str, Any]
+from records import Shape
+
 Result = dict[str, Any]
 
 # Programs by how the scripts name their sides; the first prefix that fits counts.
