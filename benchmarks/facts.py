@@ -62,6 +62,13 @@ def figures_of(row: Any, target: str, kinds: bool) -> Figures:
     return {**found, **run_figures(run.profile), "roofline_us": roofline_us(launch, run, target)}
 
 
+def has_disassembler() -> bool:
+    """Whether machine instructions can be told by kind here."""
+    from kdsl_runtime.disassembly import find_nvdisasm
+
+    return find_nvdisasm() is not None
+
+
 def counted(row: Any) -> tuple[Any, Any]:
     """A row's launch, and its run in the simulator, which all its targets share."""
     if row.name not in _runs:
