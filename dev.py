@@ -263,7 +263,7 @@ def extras(options: argparse.Namespace, rest: list[str]) -> NoReturn:
             pip("install", *groups["extras"])
         except SetUpError:
             pip("install", "--extra-index-url", TORCH_CPU_INDEX, *groups["extras"])
-        pip("install", "--no-deps", *groups["models"])
+        pip("install", "--no-deps", *groups["models"], runtime_extra("sass"))
     except SetUpError as problem:
         sys.exit(f"dev.py: extras are missing, their tests will be skipped: {problem}")
     say(f"extras are ready ({time.monotonic() - started:.0f} s)")
@@ -306,6 +306,18 @@ def bench(options: argparse.Namespace, rest: list[str]) -> NoReturn:
     commit = ["--set-commit-hash", head.stdout.strip()] if head.returncode == 0 else []
     python = f"--python={VENV_PYTHON}"
     become([VENV_PYTHON, "-m", "asv", "run", *config, python, *commit, "--show-stderr", *rest])
+
+
+def gate(options: argparse.Namespace, rest: list[str]) -> NoReturn:
+    """fail where BASE..HEAD makes a kernel, or kdsl itself, worse [--deterministic]"""
+    ensure_environment()
+    become([VENV_PYTHON, ROOT / "benchmarks/gate.py", *rest])
+
+
+def dashboard(options: argparse.Namespace, rest: list[str]) -> NoReturn:
+    """measure, and write the performance record's site to .asv/html [--history N --no-times]"""
+    ensure_environment()
+    become([VENV_PYTHON, ROOT / "benchmarks/dashboard/build.py", *rest])
 
 
 def gpu(options: argparse.Namespace, rest: list[str]) -> NoReturn:
@@ -356,7 +368,9 @@ def errors(options: argparse.Namespace, rest: list[str]) -> NoReturn:
     become([sys.executable, ROOT / "tests/house/census.py", "errors"])
 
 
-CHORES = (demo, test, extras, lint, golden, bench, gpu, mutants, ops, size, errors)
+CHORES = (
+    demo, test, extras, lint, golden, bench, gate, dashboard, gpu, mutants, ops, size, errors,
+)  # fmt: skip
 
 
 def become(argv: Sequence[str | Path]) -> NoReturn:

@@ -119,11 +119,12 @@ def both_facts(old: Path, new: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 def begun(tree: Path, folder: Path) -> subprocess.Popen[str]:
     """The process that collects a checkout's facts, with a cache of its own."""
     folder.mkdir()
-    words = [sys.executable, str(tree / "benchmarks/facts.py"), "--json", str(folder / "facts.json")]
+    script, out = str(tree / "benchmarks/facts.py"), str(folder / "facts.json")
     environment = {**commits.environment(tree), "KDSL_CACHE_DIR": str(folder / "cache")}
     return subprocess.Popen(
-        words, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
+        [sys.executable, script, "--json", out], env=environment, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
 
 
 def of_paces(old: Path, new: Path, rounds: int) -> Iterator[Finding]:

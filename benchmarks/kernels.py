@@ -78,17 +78,13 @@ def hopper(config: Sm90Config, *, tail: bool = False, dtype: Any = BF16) -> Laun
     k = config.tile[2] * max(config.stages, config.peers * config.splits)
     a, b = normal(0, (m, k), dtype), normal(1, (n, k), dtype)
     c = np.empty((m, n), BF16)
-    plan = Sm90Plan(model.Problem(m, n, k), config, multiprocessors=FEW_BLOCKS * plan_width(config))
+    few = FEW_BLOCKS * config.blocks_together
+    plan = Sm90Plan(model.Problem(m, n, k), config, multiprocessors=few)
     parts = plan.parts(a, c)
     extras = (np.broadcast_to(normal(2, (n,)), (m, n)),) if tail else ()
     statics = {"epilogue": biased_gelu if tail else identity, "config": config}
-    return Launch(gemm_sm90, plan.grid, config.threads,
-                  (a, b, c if parts is None else parts, *extras), statics, plan.cluster)  # fmt: skip
-
-
-def plan_width(config: Sm90Config) -> int:
-    """Multiprocessors that one cluster takes."""
-    return config.blocks_together
+    args = a, b, c if parts is None else parts, *extras
+    return Launch(gemm_sm90, plan.grid, config.threads, args, statics, plan.cluster)
 
 
 def pairs(kernel: Any, config: Any, grid: int, sizes: tuple[int, int, int]) -> Launch:

@@ -1,6 +1,6 @@
 """How long steps of a compile take in two checkouts, by turns: `timed` asks, this script answers.
 
-    python3 benchmarks/pace.py      reads a step's name a line, runs it once, writes its CPU seconds
+python3 benchmarks/pace.py      reads a step's name a line, runs it once, writes its CPU seconds
 """
 
 from __future__ import annotations

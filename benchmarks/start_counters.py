@@ -13,7 +13,7 @@ import sys
 from typing import Any
 
 COUNTED = ("builds", "misses", "memory_hits", "disk_hits")
-CACHE = os.environ["KDSL_CACHE_DIR"]
+CACHE = os.environ.get("KDSL_CACHE_DIR", "")
 opened, programs = 0, 0
 
 
@@ -24,9 +24,6 @@ def note(event: str, arguments: tuple[Any, ...]) -> None:
         opened += arguments[0].startswith(CACHE)
     elif event == "subprocess.Popen":
         programs += 1
-
-
-sys.addaudithook(note)
 
 
 def main() -> None:
@@ -47,4 +44,6 @@ def main() -> None:
     print(json.dumps({"opens": opened, "programs": programs, **counted}))
 
 
-main()
+if __name__ == "__main__":
+    sys.addaudithook(note)  # before kdsl: what it opens on import counts as well
+    main()

@@ -86,7 +86,8 @@ def measure(group: Group, seconds: float) -> tuple[list[Shape], str]:
     with tempfile.TemporaryDirectory() as folder:
         path = os.pathsep.join([*SOURCES, os.environ.get("PYTHONPATH", "")])
         environment = {**os.environ, "OUT": folder, "PYTHONPATH": path}
-        words = [sys.executable, str(HERE / group.script), *group.words, "--seconds", f"{seconds:g}"]
+        script, limit = str(HERE / group.script), f"{seconds:g}"
+        words = [sys.executable, script, *group.words, "--seconds", limit]
         log = Path(folder) / "log"
         with log.open("wb") as output, contextlib.suppress(subprocess.TimeoutExpired):
             subprocess.run(
@@ -123,7 +124,7 @@ def machine() -> dict[str, Any]:
         "driver": stated.pop("driver_version"),
         "clocks": stated,
         "toolchain": toolchain(),
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
 
 
