@@ -15,12 +15,12 @@ FOLDER = Path(__file__).parents[1] / "benchmarks"
 @contextmanager
 def scripts(folder: str, *names: str) -> Iterator[SimpleNamespace]:
     """The scripts of a folder below `benchmarks/` as modules."""
-    path, before = str(FOLDER / folder), set(sys.modules)
+    path, before, places = str(FOLDER / folder), set(sys.modules), list(sys.path)
     sys.path.insert(0, path)
     try:
         yield SimpleNamespace(**{name: importlib.import_module(name) for name in names})
     finally:
-        sys.path.remove(path)
+        sys.path[:] = places  # scripts add the folders of others
         for name in set(sys.modules) - before:
-            if str(getattr(sys.modules[name], "__file__", "")).startswith(path):
+            if str(getattr(sys.modules[name], "__file__", "")).startswith(str(FOLDER)):
                 del sys.modules[name]
