@@ -9,7 +9,7 @@ launch costs. A name stands for one configuration: another configuration is anot
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ml_dtypes
@@ -28,7 +28,7 @@ from kdsl_fuse.kernels.elementwise import elementwise
 from kdsl_fuse.kernels.gated_sm80 import gated_sm80
 from kdsl_fuse.kernels.gated_sm90 import gated_sm90
 from kdsl_fuse.kernels.gated_sm90_plan import gated, silu
-from kdsl_fuse.kernels.gemm_sm80 import GemmConfig, gemm_sm80
+from kdsl_fuse.kernels.gemm_sm80 import GemmConfig, batch_gemm_sm80, gemm_sm80
 from kdsl_fuse.kernels.gemm_sm90 import gemm_sm90, identity
 from kdsl_fuse.kernels.gemm_sm90_config import Sm90Config
 from kdsl_fuse.kernels.gemm_sm90_plan import Sm90Plan
@@ -70,6 +70,13 @@ def ampere(tile: tuple[int, int, int], warps: tuple[int, int], stages: int) -> L
     statics = {"epilogue": identity, "config": config}
     return Launch(gemm_sm80, (256 // tile[0]) * (256 // tile[1]), config.threads,
                   operands(256, 256, 256), statics)  # fmt: skip
+
+
+def batch() -> Launch:
+    """Products of a batch by `batch_gemm_sm80`."""
+    launch = ampere((128, 128, 32), (2, 2), 3)
+    pairs = tuple(np.stack([x, x]).transpose(1, 2, 0) for x in launch.args)
+    return replace(launch, kernel=batch_gemm_sm80, grid=(launch.grid, 1, 2), args=pairs)
 
 
 def hopper(config: Sm90Config, *, tail: bool = False, dtype: Any = BF16) -> Launch:
@@ -177,6 +184,7 @@ SMALL = Sm90Config((64, 64, 128), 4, consumers=1)
 ROWS = (
     Row("gemm_sm80 128x128x32", AMPERE, lambda: ampere((128, 128, 32), (2, 2), 3)),
     Row("gemm_sm80 128x256x64", ("sm_80",), lambda: ampere((128, 256, 64), (2, 4), 3)),
+    Row("batch_gemm_sm80 128x128x32", ("sm_80",), batch),
     Row("gemm_sm90 128x256x64", HOPPER, lambda: hopper(Sm90Config((128, 256, 64), 4))),
     Row("gemm_sm90 128x256x64 gelu", HOPPER,
         lambda: hopper(Sm90Config((128, 256, 64), 4, registers=ROOM), tail=True)),

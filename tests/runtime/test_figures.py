@@ -205,9 +205,7 @@ def test_check_tells_regressions_from_changes(pinned: kr.pins.Pin, tmp_path: Pat
     Lock([pinned]).save("before.lock")
     Lock([other]).save("after.lock")
     words = ["check", "before.lock", "--against", "after.lock", "--format", "json"]
-    every, alone = (
-        CliRunner().invoke(main, [*words, *more]) for more in ([], ["--regressions"])
-    )
+    every, alone = (CliRunner().invoke(main, [*words, *more]) for more in ([], ["--regressions"]))
     assert every.exit_code == alone.exit_code == Severity.PERFORMANCE, every.output
     assert len(json.loads(every.output)["changes"]) == 3
     (found,) = json.loads(alone.output)["changes"]
