@@ -24,6 +24,10 @@ from typing import Any
 FORMAT = 1
 ROOT = Path(__file__).resolve().parents[1]
 SIZES = (10, 100, 1000)  # operators of a graph
+FAILURES = (  # of one subject: the others go on
+    RuntimeError, ValueError, TypeError, LookupError, AttributeError, AssertionError, ImportError,
+    ArithmeticError, OSError, subprocess.SubprocessError,
+)  # fmt: skip
 Figures = dict[str, float]
 Subject = tuple[str, Callable[[], Figures]]
 
@@ -175,6 +179,7 @@ def planned(size: int) -> Figures:
 # -- the whole -------------------------------------------------------------------------------------
 def collect(kinds: bool = False) -> dict[str, Any]:
     """All subjects; those that fail are named with why, and take no other along."""
+    from kdsl_core.errors import KdslError
     from kdsl_runtime.toolchain import default_toolchain
 
     found: dict[str, Figures] = {}
@@ -183,7 +188,7 @@ def collect(kinds: bool = False) -> dict[str, Any]:
         for name, figures in subjects:
             try:
                 found[name] = figures()
-            except Exception as problem:  # whatever it is, it is this subject's
+            except (KdslError, *FAILURES) as problem:
                 problems[name] = f"{type(problem).__name__}: {problem}"
     assembler = default_toolchain().version
     return {"format": FORMAT, "ptxas": assembler, "subjects": found, "problems": problems}

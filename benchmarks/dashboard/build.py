@@ -21,13 +21,13 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "gpu")]
 import asv_tracks  # noqa: E402 - these are found by the line before
-import commits  # noqa: E402
-import front_page  # noqa: E402
-import history  # noqa: E402
-import ingest  # noqa: E402
-import publish  # noqa: E402
-from commits import Repository  # noqa: E402
-from records import records  # noqa: E402
+import commits  # noqa: E402 - the same
+import front_page  # noqa: E402 - the same
+import history  # noqa: E402 - the same
+import ingest  # noqa: E402 - the same
+import publish  # noqa: E402 - the same
+from commits import Repository  # noqa: E402 - the same
+from records import records  # noqa: E402 - the same
 
 FACTS_SECONDS = 1800
 

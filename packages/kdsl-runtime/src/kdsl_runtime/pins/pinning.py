@@ -113,7 +113,10 @@ def pin(variant: Variant, toolchain: Toolchain | None = None, *, numerics: bool 
         ptx=sha256(module.text.encode()),
         cubin=sha256(entry.payload),
         instructions=sha256(instructions(entry.payload)),
-        **{name: int(numbers.pop(name)) for name in _RESOURCES},
+        registers=int(numbers.pop("registers")),
+        spill_bytes=int(numbers.pop("spill_bytes")),
+        stack_bytes=int(numbers.pop("stack_bytes")),
+        shared_bytes=int(numbers.pop("shared_bytes")),
         numerics=digest.value if digest else "",
         figures={**numbers, **counted},
     )
