@@ -51,6 +51,19 @@ class Repository:
         limit = [f"--max-count={most}"] if most else []
         return self.git("rev-list", "--first-parent", *limit, last).splitlines()
 
+    def merged(self, commit: str, last: str) -> str:
+        """The commit itself where `history` has it, else the one that merged it.
+
+        Raises: Unknown for one that `last` does not contain.
+        """
+        commit = self.commit(commit)
+        after = self.git("rev-list", "--ancestry-path", f"{commit}..{last}").splitlines()
+        contained = {commit, *after}
+        of_history = [c for c in self.history(last) if c in contained]
+        if not of_history:
+            raise Unknown(f"{last} does not contain {commit[:10]}")
+        return of_history[-1]
+
     def ancestors(self, last: str) -> list[str]:
         """All commits that `last` contains, newest first."""
         return self.git("rev-list", "--topo-order", last).splitlines()

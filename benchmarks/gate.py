@@ -18,7 +18,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -140,23 +140,14 @@ def of_paces(old: Path, new: Path, rounds: int) -> Iterator[Finding]:
 
 
 def of_gpus(here: Repository, base: str, head: str) -> list[Finding]:
-    """Shapes that became slower, by the last records at or before either commit."""
+    """Shapes that became slower, by what was measured last at or before either commit."""
     kept = list(records.records(here.root / "results/gpu"))
     found: list[Finding] = []
     for device in dict.fromkeys(record.device for record in kept):
         of_it = [record for record in kept if record.device == device]
-        before, after = (last(of_it, here.ancestors(commit)) for commit in (base, head))
-        if before and after and before.path != after.path:
-            print(f"{device}: {before.path.name} → {after.path.name}")
-            found += findings.of_shapes(device, before.shapes, after.shapes)
+        known = [records.known_at(of_it, here.ancestors(commit)) for commit in (base, head)]
+        found += findings.of_shapes(device, *map(records.last_of_each, known))
     return found
-
-
-def last(kept: Iterable[records.Record], ancestors: Sequence[str]) -> records.Record | None:
-    """The record of the newest commit among those that a commit contains."""
-    places = {commit: i for i, commit in enumerate(ancestors)}
-    contained = [record for record in kept if record.commit in places]
-    return min(contained, key=lambda record: places[record.commit], default=None)
 
 
 # -- telling ---------------------------------------------------------------------------------------

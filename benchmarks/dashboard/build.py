@@ -54,11 +54,11 @@ def main(words: Sequence[str] | None = None) -> int:
     for line in ingest.ingest(options.root, kept):
         print(line)
     site = publish.publish(options.root)
-    order = here.ancestors("HEAD")[::-1]
+    newest_first = here.ancestors("HEAD")
     page = front_page.page(
         "kdsl: the performance record",
-        history.kernels(kept, order),
-        list(history.subjects(collected(options.root, order))),
+        history.kernels(kept, newest_first),
+        list(history.subjects(collected(options.root, newest_first[::-1]))),
     )
     (site / "index.html").write_text(page, encoding="utf-8")
     listed = publish.regressions(site)

@@ -9,7 +9,7 @@ from typing import Any
 
 import findings
 from findings import Finding
-from records import Record, Shape, best_peer, geomean, ratio
+from records import Record, Shape, best_peer, geomean, known_at, last_of_each, ratio
 
 Facts = Mapping[str, Any]
 
@@ -53,21 +53,20 @@ class Kernel:
         return sorted(set(found), key=lambda name: -found.count(name))
 
 
-def kernels(kept: Iterable[Record], order: Sequence[str]) -> list[Kernel]:
-    """Every kernel on every device of the records; `order` are the commits, oldest first."""
-    places = {commit: i for i, commit in enumerate(order)}
-    known = sorted((r for r in kept if r.commit in places), key=lambda r: places[r.commit])
+def kernels(kept: Iterable[Record], commits: Sequence[str]) -> list[Kernel]:
+    """Every kernel on every device of the records; `commits` are newest first."""
+    known = known_at(kept, commits)
     pairs = dict.fromkeys((s["kernel"], r.device) for r in known for s in r.shapes)
     return [_kernel(name, device, known) for name, device in pairs]
 
 
 def _kernel(name: str, device: str, known: Sequence[Record]) -> Kernel:
-    of_it = [
-        (record.commit, [s for s in record.shapes if s["kernel"] == name])
-        for record in known
-        if record.device == device
-    ]
-    of_it = [(commit, shapes) for commit, shapes in of_it if shapes]
+    of_device = [record for record in known if record.device == device]
+    of_it = []
+    for i, record in enumerate(of_device, 1):
+        if any(s["kernel"] == name for s in record.shapes):
+            shapes = [s for s in last_of_each(of_device[:i]) if s["kernel"] == name]
+            of_it.append((record.commit, shapes))
     last = None
     for (_, before), (commit, after) in pairwise(of_it):
         for finding in findings.of_shapes(device, before, after):

@@ -43,14 +43,18 @@ def machine_of(record: Record) -> dict[str, str]:
 
 
 def ingest(root: Path, kept: Iterable[Record]) -> list[str]:
-    """Put records into the results of a checkout; what was left out, and why."""
+    """Put records into the results of a checkout; what was left out, and why.
+
+    asv's graphs follow first parents: a record of a merged branch counts for the merge.
+    """
     left_out = []
     for record in kept:
         try:
-            commit = Repository(root).commit(record.commit)
-            asv_tracks.put(root, machine_of(record), commit, tracks_of(record))
-        except Unknown:
-            left_out.append(f"{record.path.name}: this clone has no commit {record.commit[:10]}")
+            commit = Repository(root).merged(record.commit, "HEAD")
+        except Unknown as why:
+            left_out.append(f"{record.path.name}: {why}")
+            continue
+        asv_tracks.put(root, machine_of(record), commit, tracks_of(record))
     return left_out
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,21 @@ def records(folder: Path) -> Iterator[Record]:
         content = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(content, dict) and content.get("format") == FORMAT and "shapes" in content:
             yield Record(path, content)
+
+
+def known_at(kept: Iterable[Record], commits: Sequence[str]) -> list[Record]:
+    """The records of these commits, oldest first; `commits` are newest first."""
+    places = {commit: -i for i, commit in enumerate(commits)}
+    return sorted((r for r in kept if r.commit in places), key=lambda r: places[r.commit])
+
+
+def last_of_each(kept: Iterable[Record]) -> list[Shape]:
+    """Each shape as it was measured last, of records that come oldest first.
+
+    A record need not have every shape: GPUs are there for minutes.
+    """
+    found = {(s["kernel"], s["shape"]): s for record in kept for s in record.shapes}
+    return list(found.values())
 
 
 def best_peer(shape: Shape) -> tuple[str, float] | None:

@@ -189,6 +189,21 @@ def test_a_range_that_is_none(words: str, tools: SimpleNamespace, root: Path) ->
     assert ended.value.code == 2
 
 
+def test_commits_of_merged_branches(tools: SimpleNamespace, root: Path) -> None:
+    """Each counts for the merge that brought it; one that was not merged for none."""
+    here, first = tools.commits.Repository(root), planted.git(root, "rev-parse", "HEAD")
+    planted.git(root, "checkout", "-q", "-b", "side")
+    early, late = (planted.commit(root, i, {f"docs/{i}.md": ""}) for i in (1, 2))
+    planted.git(root, "checkout", "-q", "main")
+    planted.commit(root, 3, {"docs/3.md": ""})
+    planted.git(root, "merge", "-q", "--no-ff", "-m", "merge", early)
+    merge = planted.git(root, "rev-parse", "HEAD")
+    planted.commit(root, 4, {"docs/4.md": ""})
+    assert here.merged(early, "HEAD") == merge and here.merged(first, "HEAD") == first
+    with pytest.raises(tools.commits.Unknown, match="does not contain"):
+        here.merged(late, "HEAD")
+
+
 # -- what varies -----------------------------------------------------------------------------------
 def test_records_of_gpus(
     tools: SimpleNamespace, root: Path, capsys: pytest.CaptureFixture[str]
