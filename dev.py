@@ -273,6 +273,12 @@ def extras(options: argparse.Namespace, rest: list[str]) -> NoReturn:
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
 
+def newest(options: argparse.Namespace, rest: list[str]) -> NoReturn:
+    """test the wheels on the newest Python of this machine [pytest arguments]"""
+    ensure_environment()
+    become([VENV_PYTHON, ROOT / "tests/house/newest.py", *rest])
+
+
 def lint(options: argparse.Namespace, rest: list[str]) -> NoReturn:
     """ruff, formatting, types, and the rules of the house"""
     ensure_environment()
@@ -369,7 +375,8 @@ def errors(options: argparse.Namespace, rest: list[str]) -> NoReturn:
 
 
 CHORES = (
-    demo, test, extras, lint, golden, bench, gate, dashboard, gpu, mutants, ops, size, errors,
+    demo, test, newest, extras, lint, golden, bench, gate, dashboard, gpu, mutants, ops, size,
+    errors,
 )  # fmt: skip
 
 
