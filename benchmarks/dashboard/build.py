@@ -1,6 +1,6 @@
 """The performance record as a static site: the CPU's tracks, the GPUs' records, a first page.
 
-    python3 dev.py dashboard [--history N] [--no-times] [--only-publish] [--quick]
+    python3 dev.py dashboard [--history N] [--no-times] [--only-publish] [--quick] [--bench REGEX]
 
 Figures that never vary come from each commit's own `facts.py`, times from asv on this checkout's
 benchmarks and the commit's packages, GPUs from results/gpu. Nothing is fetched: look at the site
@@ -39,6 +39,7 @@ def parser() -> argparse.ArgumentParser:
     words.add_argument("--no-times", action="store_true", help="only figures that never vary")
     words.add_argument("--only-publish", action="store_true", help="measure nothing")
     words.add_argument("--quick", action="store_true", help="each time once")
+    words.add_argument("--bench", default=".*", metavar="REGEX", help="only these times")
     words.add_argument("--root", type=Path, default=HERE.parents[1], help=argparse.SUPPRESS)
     return words
 
@@ -77,7 +78,7 @@ def measure(here: Repository, commit: str, options: argparse.Namespace) -> None:
             collect(tree, kept)
             asv_tracks.put(here.root, asv_tracks.here(), commit, tracks_in(kept))
         if not options.no_times:
-            times(here.root, tree, commit, options.quick)
+            times(here.root, tree, commit, options)
 
 
 def facts_of(root: Path, commit: str) -> Path:
@@ -103,7 +104,7 @@ def collected(root: Path, order: Sequence[str]) -> list[tuple[str, dict[str, Any
     return [(commit, json.loads(file.read_text())) for commit, file in files if file.exists()]
 
 
-def times(root: Path, tree: Path, commit: str, quick: bool) -> None:
+def times(root: Path, tree: Path, commit: str, options: argparse.Namespace) -> None:
     """asv's own benchmarks: those of this checkout, on a commit's packages."""
     environment = commits.environment(tree)
     environment["ASV_PYTHONPATH"] = environment["PYTHONPATH"]
@@ -112,7 +113,8 @@ def times(root: Path, tree: Path, commit: str, quick: bool) -> None:
     subprocess.run([*asv, "machine", "--yes", *config], env=environment, check=True)
     words = [
         *asv, "run", *config, f"--python={sys.executable}", "--set-commit-hash", commit,
-        "--skip-existing-successful", "--show-stderr", *(["--quick"] if quick else []),
+        "--skip-existing-successful", "--show-stderr", "--bench", options.bench,
+        *(["--quick"] if options.quick else []),
     ]  # fmt: skip
     code = subprocess.run(words, env=environment, cwd=root).returncode
     if code:
