@@ -51,15 +51,18 @@ def main(words: Sequence[str] | None = None) -> int:
     if not options.only_publish:
         for commit in reversed(here.history("HEAD", options.history)):
             measure(here, commit, options)
+    newest_first = here.ancestors("HEAD")
+    facts = collected(options.root, newest_first[::-1])
+    for commit, found in facts:  # asv forgets at each run which tracks came from files
+        asv_tracks.put(options.root, asv_tracks.here(), commit, asv_tracks.of_facts(found))
     kept = list(records(options.root / "results/gpu"))
     for line in ingest.ingest(options.root, kept):
         print(line)
     site = publish.publish(options.root)
-    newest_first = here.ancestors("HEAD")
     page = front_page.page(
         "kdsl: the performance record",
         history.kernels(kept, newest_first),
-        list(history.subjects(collected(options.root, newest_first[::-1]))),
+        list(history.subjects(facts)),
     )
     (site / "index.html").write_text(page, encoding="utf-8")
     listed = publish.regressions(site)
@@ -76,7 +79,6 @@ def measure(here: Repository, commit: str, options: argparse.Namespace) -> None:
         if not kept.exists() and (tree / "benchmarks/facts.py").exists():
             print(f"facts of {commit[:10]}", flush=True)
             collect(tree, kept)
-            asv_tracks.put(here.root, asv_tracks.here(), commit, tracks_in(kept))
         if not options.no_times:
             times(here.root, tree, commit, options)
 
@@ -91,11 +93,6 @@ def collect(tree: Path, kept: Path) -> None:
     kept.parent.mkdir(parents=True, exist_ok=True)
     words = [sys.executable, str(tree / "benchmarks/facts.py"), "--json", str(kept), "--kinds"]
     subprocess.run(words, env=commits.environment(tree), check=True, timeout=FACTS_SECONDS)
-
-
-def tracks_in(kept: Path) -> list[asv_tracks.Track]:
-    """The tracks of kept facts."""
-    return asv_tracks.of_facts(json.loads(kept.read_text()))
 
 
 def collected(root: Path, order: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
