@@ -177,11 +177,9 @@ def sparkline(values: Iterable[float], about: str) -> str:
         return "<small>one commit</small>"
     low, high = min(course), max(course)
     step = (WIDTH - 2 * EDGE) / (len(course) - 1)
-    span = (high - low) or 1.0
-    points = [
-        (EDGE + i * step, HEIGHT - EDGE - (value - low) / span * (HEIGHT - 2 * EDGE))
-        for i, value in enumerate(course)
-    ]
+    room = HEIGHT - 2 * EDGE
+    heights = [(value - low) / (high - low) if high > low else 0.5 for value in course]
+    points = [(EDGE + i * step, HEIGHT - EDGE - h * room) for i, h in enumerate(heights)]
     line = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
     x, y = points[-1]
     return (

@@ -134,10 +134,11 @@ def add(path: Path, facts: dict[str, Any], measured: list[Shape]) -> None:
 # -- the machine -----------------------------------------------------------------------------------
 def machine() -> dict[str, Any]:
     """Device, driver, clocks, toolchain and date."""
-    asked = subprocess.run(
-        ["nvidia-smi", f"--query-gpu={','.join(QUERY)}", "--format=csv,noheader", "--id=0"],
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+    words = ["nvidia-smi", f"--query-gpu={','.join(QUERY)}", "--format=csv,noheader", "--id=0"]
+    try:
+        asked = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    except OSError as problem:
+        sys.exit(f"run.py: no GPU's driver is here: {problem}")
     if asked.returncode:
         sys.exit(f"run.py: nvidia-smi failed: {(asked.stderr or asked.stdout).strip()[:300]}")
     stated = dict(zip(QUERY, asked.stdout.strip().split(", "), strict=True))

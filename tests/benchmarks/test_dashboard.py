@@ -128,7 +128,7 @@ def test_a_record_of_an_unknown_commit_is_left_out(site: Path) -> None:
 
 
 def test_publishing_again_changes_nothing(tools: SimpleNamespace, site: Path) -> None:
-    """What was measured is kept, also when a run of asv has forgotten tracks that came from files."""
+    """What was measured is kept, also when a run of asv has forgotten what came from files."""
     described = site.parent / "results/benchmarks.json"
     described.write_text('{"version": 2}', encoding="utf-8")
     listed = tools.publish.regressions(site)
