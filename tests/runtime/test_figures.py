@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from click.testing import CliRunner
 import kdsl_core as kd
 import kdsl_runtime as kr
 from kdsl_fuse.kernels.gemm_sm80 import GemmConfig, gemm_sm80, identity
-from kdsl_runtime import disassembly
+from kdsl_runtime import disassembly, instruction_counts
 from kdsl_runtime.assemble import ResourceReport, assemble
 from kdsl_runtime.builds import build
 from kdsl_runtime.cli import main
@@ -232,6 +233,12 @@ $L_loop:
     ret;
 }
 """
+
+
+def test_doctests() -> None:
+    """The examples of the module hold."""
+    found = doctest.testmod(instruction_counts)
+    assert found.attempted and not found.failed
 
 
 def test_kinds_of_ptx() -> None:
