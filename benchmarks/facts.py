@@ -42,6 +42,23 @@ def kernels(kinds: bool) -> Iterator[Subject]:
             yield f"{row.name} {target}", lambda r=row, t=target: figures_of(r, t, kinds)
 
 
+def without_row() -> list[str]:
+    """Kernels of kdsl-fuse that no row of `kernels.py` launches."""
+    import importlib
+    import pkgutil
+
+    import kdsl_fuse.kernels as package
+    from kdsl_core.lang.kernel import KernelFunction
+    from kernels import ROWS
+
+    listed = {counted(row)[0].kernel for row in ROWS}
+    found = set()
+    for module in pkgutil.iter_modules(package.__path__):
+        held = vars(importlib.import_module(f"{package.__name__}.{module.name}")).values()
+        found |= {x for x in held if isinstance(x, KernelFunction) and x not in listed}
+    return sorted(kernel.__name__ for kernel in found)
+
+
 _runs: dict[str, tuple[Any, Figures]] = {}
 
 
@@ -190,8 +207,10 @@ def collect(kinds: bool = False) -> dict[str, Any]:
                 found[name] = figures()
             except (KdslError, *FAILURES) as problem:
                 problems[name] = f"{type(problem).__name__}: {problem}"
-    assembler = default_toolchain().version
-    return {"format": FORMAT, "ptxas": assembler, "subjects": found, "problems": problems}
+    return {
+        "format": FORMAT, "ptxas": default_toolchain().version, "subjects": found,
+        "problems": problems, "without_row": without_row(),
+    }  # fmt: skip
 
 
 def main() -> None:

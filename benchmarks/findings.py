@@ -69,7 +69,8 @@ def news(before: Facts, after: Facts) -> list[str]:
     here, there = before["subjects"], after["subjects"]
     added = [f"new: {name}" for name in there if name not in here]
     gone = [f"gone: {name}" for name in here if name not in {**there, **after["problems"]}]
-    return added + gone
+    unlisted = [f"no row in kernels.py: {name}" for name in after.get("without_row", ())]
+    return added + gone + unlisted
 
 
 # -- figures that vary -----------------------------------------------------------------------------
