@@ -43,15 +43,14 @@ def kernels(kinds: bool) -> Iterator[Subject]:
 
 
 def without_row() -> list[str]:
-    """Kernels of kdsl-fuse that no row of `kernels.py` launches."""
+    """Kernels of kdsl-fuse that no row has launched so far."""
     import importlib
     import pkgutil
 
     import kdsl_fuse.kernels as package
     from kdsl_core.lang.kernel import KernelFunction
-    from kernels import ROWS
 
-    listed = {counted(row)[0].kernel for row in ROWS}
+    listed = {launch.kernel for launch, _ in _runs.values()}
     found = set()
     for module in pkgutil.iter_modules(package.__path__):
         held = vars(importlib.import_module(f"{package.__name__}.{module.name}")).values()
