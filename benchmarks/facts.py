@@ -30,6 +30,7 @@ FAILURES = (  # of one subject: the others go on
 )  # fmt: skip
 Figures = dict[str, float]
 Subject = tuple[str, Callable[[], Figures]]
+_runs: dict[str, tuple[Any, Any]] = {}  # of rows by name: the launch, and its run in the simulator
 
 
 # -- kernels ---------------------------------------------------------------------------------------
@@ -56,9 +57,6 @@ def without_row() -> list[str]:
         held = vars(importlib.import_module(f"{package.__name__}.{module.name}")).values()
         found |= {x for x in held if isinstance(x, KernelFunction) and x not in listed}
     return sorted(kernel.__name__ for kernel in found)
-
-
-_runs: dict[str, tuple[Any, Figures]] = {}
 
 
 def figures_of(row: Any, target: str, kinds: bool) -> Figures:

@@ -25,7 +25,7 @@ GOOD = {"gemm sm_90a": KERNEL, "start": START}
 @pytest.fixture(scope="module")
 def tools() -> Iterator[SimpleNamespace]:
     """The gate and its parts."""
-    with scripts("", "gate", "findings", "commits", "facts", "kernels") as found:
+    with scripts("", "gate", "findings", "commits", "facts", "kernels", "pace") as found:
         yield found
 
 
@@ -234,6 +234,32 @@ def test_times_beyond_their_noise(tools: SimpleNamespace) -> None:
     wild = [x * draw.uniform(0.5, 2.0) for x in drift]
     assert tools.findings.of_times("trace", before, [x * 1.05 for x in wild]) is None
     assert tools.findings.of_times("trace", before, [x / 2 for x in same]) is None
+
+
+SERVES = """
+import pathlib, sys
+print("ready", flush=True)
+for line in sys.stdin:
+    with pathlib.Path(__file__).parents[2].joinpath("order").open("a") as order:
+        order.write(pathlib.Path(__file__).parents[1].name[0])
+    print({seconds}, flush=True)
+"""
+
+
+def test_both_commits_by_turns(tools: SimpleNamespace, tmp_path: Path) -> None:
+    """A B, B A, A B for each step; a process that ends says why."""
+    trees = tmp_path / "after", tmp_path / "before"
+    for tree, seconds in zip(trees, (0.3, 0.2), strict=True):
+        (tree / "benchmarks").mkdir(parents=True)
+        (tree / "benchmarks/pace.py").write_text(SERVES.format(seconds=seconds))
+    after, before = trees
+    samples = tools.pace.timed(before, after, 3)
+    steps = len(tools.pace.STEPS)
+    assert (tmp_path / "order").read_text() == ("ba" * steps) + ("ab" * steps) + ("ba" * steps)
+    assert all(pair == ([0.2] * 3, [0.3] * 3) for pair in samples.values())
+    (after / "benchmarks/pace.py").write_text("raise SystemExit('no such kernel')")
+    with pytest.raises(RuntimeError, match="no such kernel"):
+        tools.pace.timed(before, after, 3)
 
 
 # -- what a commit says of itself ------------------------------------------------------------------
