@@ -3,7 +3,8 @@
 Registers, instructions and counters of these are what the gate compares and the dashboard shows. A
 row is one launch on small arrays: the kernel is built for what the launch needs, for each of the
 `targets`, and run in the simulator, where sizes of whole tiles count what the bulk of a large
-launch costs. A name stands for one configuration: another configuration is another row.
+launch costs; `launch_of` takes it from a plan. A name stands for one configuration: another
+configuration is another row.
 """
 
 from __future__ import annotations

@@ -8,9 +8,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import ml_dtypes
+import numpy as np
 import pytest
 
 import planted
+from kdsl_fuse.kernels.elementwise import choose
 from scripts import scripts
 
 KERNEL = {
@@ -25,7 +28,9 @@ GOOD = {"gemm sm_90a": KERNEL, "start": START}
 @pytest.fixture(scope="module")
 def tools() -> Iterator[SimpleNamespace]:
     """The gate and its parts."""
-    with scripts("", "gate", "findings", "commits", "facts", "kernels", "pace") as found:
+    with scripts(
+        "", "gate", "findings", "commits", "facts", "kernels", "launches", "pace"
+    ) as found:
         yield found
 
 
@@ -267,6 +272,19 @@ def test_rows_have_names_of_their_own(tools: SimpleNamespace) -> None:
     """A figure's name says whose it is."""
     names = [row.name for row in tools.kernels.ROWS]
     assert len(set(names)) == len(names)
+
+
+def test_what_a_plan_would_launch(tools: SimpleNamespace) -> None:
+    """Nothing runs; the launch is the one that a row states by hand."""
+    row = next(row.launch() for row in tools.kernels.ROWS if row.name == "elementwise")
+    out, x, y = (np.zeros((512, 1024), ml_dtypes.bfloat16) for _ in range(3))
+    plan = choose([out], [x, y])
+    function = tools.kernels.scaled_sum
+    made = tools.launches.launch_of(lambda: plan.run(function, out, x, y), "elementwise")
+    assert (made.kernel, made.grid, made.block) == (row.kernel, row.grid, row.block)
+    assert made.kwargs == row.kwargs and len(made.args) == len(row.args)
+    with pytest.raises(ValueError, match="not enough"):
+        tools.launches.launch_of(lambda: plan.run(function, out, x, y), "another")
 
 
 def test_kernels_without_a_row_are_told(
