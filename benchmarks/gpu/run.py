@@ -35,7 +35,7 @@ QUERY = (
     "name", "driver_version", "clocks.max.sm", "clocks.max.mem", "clocks.sm", "power.limit",
     "temperature.gpu",
 )  # fmt: skip
-PACKAGES = ("torch", "triton", "numpy", "cuda-bindings", "nvidia-cudnn-cu13", "nvidia-cublas")
+PACKAGES = ("torch", "triton", "numpy", "cuda-bindings", "nvidia-cudnn", "nvidia-cublas")
 GRACE_SECONDS = 25.0  # of a script beyond its own limit: what it began, and its end
 
 
@@ -154,9 +154,10 @@ def machine() -> dict[str, Any]:
 def toolchain() -> dict[str, str]:
     """Versions of Python, the assembler and the peers' packages."""
     found = {"python": sys.version.split()[0]}
-    for name in PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
+    for package in importlib.metadata.distributions():
+        name = str(package.metadata["Name"])
+        if name.startswith(PACKAGES):  # NVIDIA's have the version of CUDA in their names
+            found[name] = package.version
     sys.path[:0] = SOURCES
     from kdsl_runtime.toolchain import default_toolchain
 
