@@ -263,7 +263,7 @@ def extras(options: argparse.Namespace, rest: list[str]) -> NoReturn:
             pip("install", *groups["extras"])
         except SetUpError:
             pip("install", "--extra-index-url", TORCH_CPU_INDEX, *groups["extras"])
-        pip("install", "--no-deps", *groups["models"], runtime_extra("sass"))
+        pip("install", "--no-deps", *groups["models"])
     except SetUpError as problem:
         sys.exit(f"dev.py: extras are missing, their tests will be skipped: {problem}")
     say(f"extras are ready ({time.monotonic() - started:.0f} s)")
@@ -271,12 +271,6 @@ def extras(options: argparse.Namespace, rest: list[str]) -> NoReturn:
 
 
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-
-
-def newest(options: argparse.Namespace, rest: list[str]) -> NoReturn:
-    """test the wheels on the newest Python of this machine [pytest arguments]"""
-    ensure_environment()
-    become([VENV_PYTHON, ROOT / "tests/house/newest.py", *rest])
 
 
 def lint(options: argparse.Namespace, rest: list[str]) -> NoReturn:
@@ -375,8 +369,7 @@ def errors(options: argparse.Namespace, rest: list[str]) -> NoReturn:
 
 
 CHORES = (
-    demo, test, newest, extras, lint, golden, bench, gate, dashboard, gpu, mutants, ops, size,
-    errors,
+    demo, test, extras, lint, golden, bench, gate, dashboard, gpu, mutants, ops, size, errors,
 )  # fmt: skip
 
 

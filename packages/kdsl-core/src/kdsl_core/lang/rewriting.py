@@ -43,7 +43,7 @@ def _copied(node: Any) -> Any:
         return [_copied(item) for item in node]
     if not isinstance(node, ast.AST):
         return node
-    new = type(node).__new__(type(node))  # its `__init__` asks for every field
+    new = type(node)()
     for name, part in vars(node).items():
         setattr(new, name, _copied(part))
     return new
