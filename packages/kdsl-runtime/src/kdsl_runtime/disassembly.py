@@ -23,7 +23,7 @@ def sass_by_line(cubin: bytes) -> dict[tuple[str, int], tuple[str, ...]]:
     """
     found: dict[tuple[str, int], list[str]] = {}
     place = ("", 0)
-    for line in _disassembled(cubin, "--print-line-info").splitlines():
+    for line in _disassembled(cubin).splitlines():
         mark, code = _MARK.search(line), _CODE.search(line)
         if mark:
             place = mark[1], int(mark[2])
@@ -40,7 +40,7 @@ def sass(cubin: bytes) -> list[str]:
     return [code[1] for line in _disassembled(cubin).splitlines() if (code := _CODE.search(line))]
 
 
-def _disassembled(cubin: bytes, *options: str) -> str:
+def _disassembled(cubin: bytes) -> str:
     program = find_nvdisasm()
     if program is None:
         raise BuildError(
@@ -52,7 +52,7 @@ def _disassembled(cubin: bytes, *options: str) -> str:
         file = Path(folder) / "kernel.cubin"
         file.write_bytes(cubin)
         done = subprocess.run(
-            [str(program), "--print-code", *options, str(file)],
+            [str(program), "--print-code", "--print-line-info", str(file)],
             capture_output=True,
             text=True,
             errors="replace",
