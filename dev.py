@@ -337,6 +337,18 @@ def pythons(options: argparse.Namespace, rest: list[str]) -> NoReturn:
     become([sys.executable, ROOT / "tests/house/pythons.py", *rest])
 
 
+def gate(options: argparse.Namespace, rest: list[str]) -> NoReturn:
+    """fail where BASE..HEAD makes a kernel, or kdsl itself, worse [--deterministic]"""
+    ensure_environment()
+    become([VENV_PYTHON, ROOT / "benchmarks/gate.py", *rest])
+
+
+def dashboard(options: argparse.Namespace, rest: list[str]) -> NoReturn:
+    """measure, and write the performance record's site to .asv/html [--history N --no-times]"""
+    ensure_environment()
+    become([VENV_PYTHON, ROOT / "benchmarks/dashboard/build.py", *rest])
+
+
 def gpu(options: argparse.Namespace, rest: list[str]) -> NoReturn:
     """run the GPU tests with this Python and no .venv [pytest arguments]"""
     if not has_driver():
@@ -385,7 +397,10 @@ def errors(options: argparse.Namespace, rest: list[str]) -> NoReturn:
     become([sys.executable, ROOT / "tests/house/census.py", "errors"])
 
 
-CHORES = (demo, test, extras, docs, lint, golden, bench, pythons, gpu, mutants, ops, size, errors)
+CHORES = (
+    demo, test, extras, docs, lint, golden, bench, gate, dashboard, pythons, gpu, mutants, ops,
+    size, errors,
+)  # fmt: skip
 
 
 def become(argv: Sequence[str | Path]) -> NoReturn:

@@ -7,11 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import ml_dtypes
 import numpy as np
 
 import kdsl_core as kd
+from kdsl_core.lang import launch
 from kdsl_core.lang.simulate import Simulated
 from kdsl_fuse.kernels import gemm_sm90_model as model
 from kdsl_fuse.kernels.gemm_sm80 import GemmConfig, gemm_sm80
@@ -44,6 +46,23 @@ class Launch:
             self.kernel, grid=self.grid, block=self.block, cluster=self.cluster, args=self.args,
             kwargs=self.kwargs, checks=CHECKS[checks], profile=profile,
         )  # fmt: skip
+
+
+def launch_of(run: Callable[[], Any], kernel: str = "") -> Launch:
+    """The launch that a call would make, of several that of the kernel of this name; none is made.
+
+    Raises: ValueError when it is none, or several.
+    """
+    found: list[Launch] = []
+
+    def note(made: Any, *args: Any, **kwargs: Any) -> None:
+        if kernel in ("", made.kernel.__name__):
+            found.append(Launch(made.kernel, made.grid, made.block, args, kwargs, made.cluster))
+
+    with mock.patch.object(launch.Launch, "__call__", note):
+        run()
+    (only,) = found
+    return only
 
 
 @kd.kernel

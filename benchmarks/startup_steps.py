@@ -9,7 +9,7 @@ code is there. It imports as little as it can itself.
 import sys
 import time
 
-STEPS = {"interpreter": time.time() - float(sys.argv[1])}
+STEPS: dict[str, float] = {}
 _start = time.perf_counter()
 
 
@@ -66,8 +66,10 @@ def main(gpu: bool) -> None:
     assert np.isfinite(1.0)
 
 
-main("--gpu" in sys.argv)
-STEPS["modules"] = len(sys.modules)
-import json  # noqa: E402 - not before
+if __name__ == "__main__":
+    STEPS["interpreter"] = time.time() - float(sys.argv[1])
+    main("--gpu" in sys.argv)
+    STEPS["modules"] = len(sys.modules)
+    import json
 
-print(json.dumps(STEPS))
+    print(json.dumps(STEPS))

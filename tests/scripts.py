@@ -15,12 +15,12 @@ BENCHMARKS, EXAMPLES = (Path(__file__).parents[1] / name for name in ("benchmark
 @contextmanager
 def scripts(folder: str, *names: str, root: Path = BENCHMARKS) -> Iterator[SimpleNamespace]:
     """The scripts of a folder below `root` as modules."""
-    path, before = str(root / folder), set(sys.modules)
+    path, before, places = str(root / folder), set(sys.modules), list(sys.path)
     sys.path.insert(0, path)
     try:
         yield SimpleNamespace(**{name: importlib.import_module(name) for name in names})
     finally:
-        sys.path.remove(path)
+        sys.path[:] = places  # scripts add the folders of others
         for name in set(sys.modules) - before:
-            if str(getattr(sys.modules[name], "__file__", "")).startswith(path):
+            if str(getattr(sys.modules[name], "__file__", "")).startswith(str(root)):
                 del sys.modules[name]

@@ -32,6 +32,14 @@ def sass_by_line(cubin: bytes) -> dict[tuple[str, int], tuple[str, ...]]:
     return {key: tuple(lines) for key, lines in found.items()}
 
 
+def sass(cubin: bytes) -> list[str]:
+    """All instructions of a cubin, in order.
+
+    Raises: BuildError K754 when there is no `nvdisasm`, or it fails.
+    """
+    return [code[1] for line in _disassembled(cubin).splitlines() if (code := _CODE.search(line))]
+
+
 def _disassembled(cubin: bytes) -> str:
     program = find_nvdisasm()
     if program is None:

@@ -9,7 +9,8 @@ from itertools import groupby
 from typing import Any
 
 from kdsl_runtime.outcomes import Outcome, work_on
-from kdsl_runtime.pins.changes import Change, Severity, changes
+from kdsl_runtime.pins.changes import Change, changes
+from kdsl_runtime.pins.limits import Severity
 from kdsl_runtime.pins.lockfile import Lock
 from kdsl_runtime.pins.pinning import pin
 from kdsl_runtime.toolchain import Toolchain
@@ -27,6 +28,12 @@ class Report:
         """How much the worst change matters; None when nothing changed."""
         return self.changes[0].severity if self.changes else None
 
+    @property
+    def regressions(self) -> Report:
+        """Those changes alone that are worse beyond their limits, and kernels that are gone."""
+        kept = (c for c in self.changes if c.regression or c.severity is Severity.BROKEN)
+        return Report(self.checked, tuple(kept))
+
     def as_json(self) -> dict[str, Any]:
         """The report as JSON values."""
         found = [
@@ -37,6 +44,7 @@ class Report:
                 "fact": change.fact,
                 "before": change.before,
                 "after": change.after,
+                "regression": change.regression,
             }
             for change in self.changes
         ]

@@ -9,6 +9,8 @@ _MAGIC = b"\x7fELF\x02\x01"  # 64 bits, little-endian
 _TABLE_OFFSET, _TABLE_FACTS = 40, 58
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _NO_BITS = 8
+_INSTRUCTION = struct.Struct("<QQ")  # since Volta: 128 bits, the operation in the lowest 12
+_OPERATION, _NOP = 0xFFF, 0x918
 
 
 def instructions(cubin: bytes) -> bytes:
@@ -18,8 +20,19 @@ def instructions(cubin: bytes) -> bytes:
     """
     if not cubin.startswith(_MAGIC):
         return cubin
-    found = [(name, data) for name, data in _sections(cubin) if name.startswith(b".text.")]
-    return b"".join(name + b"\0" + data for name, data in sorted(found))
+    return b"".join(name + b"\0" + data for name, data in sorted(_code(cubin)))
+
+
+def instruction_count(cubin: bytes) -> int:
+    """Machine instructions, without those that only fill up; 0 where the image is no ELF file."""
+    if not cubin.startswith(_MAGIC):
+        return 0
+    words = (low for _, data in _code(cubin) for low, _ in _INSTRUCTION.iter_unpack(data))
+    return sum(low & _OPERATION != _NOP for low in words)
+
+
+def _code(elf: bytes) -> list[tuple[bytes, bytes]]:
+    return [(name, data) for name, data in _sections(elf) if name.startswith(b".text.")]
 
 
 def _sections(elf: bytes) -> Iterator[tuple[bytes, bytes]]:

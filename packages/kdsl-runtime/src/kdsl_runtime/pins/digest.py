@@ -9,13 +9,14 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kdsl_core.errors import ArgumentError, BuildError, HazardError, KdslError
 from kdsl_core.lang.arguments import Bound, facts_of
 from kdsl_core.lang.launch import extent
 from kdsl_core.lang.simulate import simulate_traced
 from kdsl_core.lang.tensor_class import TensorClass
+from kdsl_core.sim.profile import Profile
 from kdsl_runtime.manifest import Sample, Variant
 from kdsl_runtime.pins.sample_data import SMALL_INTEGERS, canonical_bytes, tensor
 
@@ -29,10 +30,12 @@ _A_FLOAT = 1.25
 
 @dataclass(frozen=True)
 class Digest:
-    """The hash of all tensors after the run, and the complete sample that the run was made on."""
+    """The hash of all tensors after the run, the complete sample that it was made on, and what it
+    counted."""
 
     value: str
     sample: Sample
+    profile: Profile = field(compare=False, repr=False)
 
 
 def digest_of(variant: Variant) -> Digest:
@@ -45,7 +48,7 @@ def digest_of(variant: Variant) -> Digest:
     problem: KdslError | None = None
     for sample in _samples(variant):
         try:
-            return Digest(_run(variant, sample), sample)
+            return _run(variant, sample)
         except (HazardError, ArgumentError) as found:
             problem = found
     assert problem is not None
@@ -86,7 +89,7 @@ def completed(variant: Variant, attempt: int) -> Sample:
     return Sample(tuple(grid), {**sizes, **stated.sizes}, {**scalars, **stated.scalars})
 
 
-def _run(variant: Variant, sample: Sample) -> str:
+def _run(variant: Variant, sample: Sample) -> Digest:
     needed, kernel = variant.specialisation(), variant.function()
     _check_size(variant, needed.classes, sample)
     arrays = {c.name: tensor(c, sample.sizes) for c in needed.classes}
@@ -96,12 +99,12 @@ def _run(variant: Variant, sample: Sample) -> str:
         {name: value for name, _, value in needed.statics},
     )
     grid = extent(sample.grid, "grid")
-    simulate_traced(kernel.traced(needed), grid, bound, {"numerics": "exact"})
+    ran = simulate_traced(kernel.traced(needed), grid, bound, {"numerics": "exact"})
     hashed = hashlib.sha256()
     for c in needed.classes:
         hashed.update(f"{c.name} {arrays[c.name].shape}\0".encode())
         hashed.update(canonical_bytes(arrays[c.name], c.dtype))
-    return hashed.hexdigest()
+    return Digest(hashed.hexdigest(), sample, ran.profile)
 
 
 def _check_size(variant: Variant, classes: Sequence[TensorClass], sample: Sample) -> None:

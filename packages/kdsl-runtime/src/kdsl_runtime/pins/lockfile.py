@@ -11,7 +11,8 @@ from typing import Any
 from kdsl_runtime.manifest import Variant
 from kdsl_runtime.manifest.file import not_readable, read_tables
 from kdsl_runtime.manifest.toml_text import document
-from kdsl_runtime.pins.pinning import Measured, Pin
+from kdsl_runtime.pins.limits import Measured
+from kdsl_runtime.pins.pinning import Pin
 
 FORMAT_VERSION = 1
 DEFAULT_PATH = "kdsl.lock"

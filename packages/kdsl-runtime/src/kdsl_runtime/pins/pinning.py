@@ -16,15 +16,9 @@ from kdsl_runtime.builds import build
 from kdsl_runtime.manifest import Variant
 from kdsl_runtime.pins.cubin import instructions
 from kdsl_runtime.pins.digest import Digest, digest_of
+from kdsl_runtime.pins.figures import built_figures, run_figures
+from kdsl_runtime.pins.limits import Measured
 from kdsl_runtime.toolchain import Toolchain, default_toolchain
-
-
-@dataclass(frozen=True)
-class Measured:
-    """Throughput on one device. Units: `us` per launch, `spread_us` how far repetitions differ."""
-
-    us: float
-    spread_us: float
 
 
 @dataclass(frozen=True)
@@ -32,8 +26,8 @@ class Pin:
     """A variant and what became of it.
 
     `ptx`, `cubin`, `instructions` (of the cubin) and `numerics` are sha256; `numerics` is empty
-    where there is no digest.
-    `measured` is by device name.
+    where there is no digest. `figures` are further numbers (`pins.figures` names them), those of
+    a run only where there is a digest. `measured` is by device name.
 
     Units: `registers` per thread, all others in bytes; `shared_bytes` static and dynamic.
     """
@@ -51,14 +45,22 @@ class Pin:
     stack_bytes: int
     shared_bytes: int
     numerics: str = ""
+    figures: Mapping[str, float] = field(default_factory=dict)
     measured: Mapping[str, Measured] = field(default_factory=dict)
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """All of it that can be more or less."""
+        return {**{name: getattr(self, name) for name in _RESOURCES}, **self.figures}
 
     def as_toml(self) -> dict[str, Any]:
         """The table of a lock."""
         measured = {device: vars(m) for device, m in self.measured.items()}
         facts = {name: getattr(self, name) for name in _FACTS}
         facts["options"] = list(self.options)
-        return {**self.variant.as_toml(), **facts, **({"measured": measured} if measured else {})}
+        tables = {"figures": {k: int(n) for k, n in self.figures.items()}, "measured": measured}
+        filled = {name: table for name, table in tables.items() if table}
+        return {**self.variant.as_toml(), **facts, **filled}
 
     @classmethod
     def from_toml(cls, table: Mapping[str, Any]) -> Pin:
@@ -71,9 +73,11 @@ class Pin:
             device: Measured(float(m["us"]), float(m["spread_us"]))
             for device, m in table.get("measured", {}).items()
         }
-        return cls(Variant.from_toml(table), **facts, measured=measured)
+        figures = {str(name): float(n) for name, n in table.get("figures", {}).items()}
+        return cls(Variant.from_toml(table), **facts, figures=figures, measured=measured)
 
 
+_RESOURCES = ("registers", "spill_bytes", "stack_bytes", "shared_bytes")
 _FACTS: dict[str, Any] = {
     "kdsl": str, "toolchain": str, "toolchain_id": str, "options": tuple, "ptx": str, "cubin": str,
     "instructions": str,
@@ -98,6 +102,8 @@ def pin(variant: Variant, toolchain: Toolchain | None = None, *, numerics: bool 
     entry = build(module, toolchain=toolchain, origin=origin)
     report = ResourceReport.from_json(entry.metadata["report"])
     digest = _digest(variant) if numerics else None
+    numbers = built_figures(module, entry.payload, report)
+    counted = run_figures(digest.profile) if digest else {}
     return Pin(
         variant=replace(variant, sample=digest.sample if digest else variant.sample),
         kdsl=kdsl_core.__version__,
@@ -107,11 +113,12 @@ def pin(variant: Variant, toolchain: Toolchain | None = None, *, numerics: bool 
         ptx=sha256(module.text.encode()),
         cubin=sha256(entry.payload),
         instructions=sha256(instructions(entry.payload)),
-        registers=report.registers,
-        spill_bytes=report.spill_stores + report.spill_loads,
-        stack_bytes=report.stack,
-        shared_bytes=report.shared + module.shared_bytes,
+        registers=int(numbers.pop("registers")),
+        spill_bytes=int(numbers.pop("spill_bytes")),
+        stack_bytes=int(numbers.pop("stack_bytes")),
+        shared_bytes=int(numbers.pop("shared_bytes")),
         numerics=digest.value if digest else "",
+        figures={**numbers, **counted},
     )
 
 
