@@ -21,7 +21,14 @@ _SHARES = (
     (1, 1, 2), (1, 1, 3), (1, 2, 2), (1, 2, 3), (1, 3, 1), (1, 4, 1), (1, 4, 2), (2, 1, 2),
     (2, 1, 3), (2, 1, 4), (2, 2, 1), (2, 2, 2), (3, 1, 2), (4, 1, 2), (4, 1, 3),
 )  # fmt: skip
-_FIRST = ((4, 1, 2), (3, 1, 2), (2, 1, 2), (1, 3, 1), (1, 2, 1), (1, 1, 1))
+# Teams, blocks of a multiprocessor and stages that are chosen, the fastest on an H200 first: for
+# large windows, for 64 channels, and for fewer.
+_LARGE = ((3, 1, 2), (2, 1, 2), (1, 2, 1), (1, 1, 2), (1, 1, 1))
+_WIDE = ((1, 2, 2), (2, 1, 3), (1, 1, 2), (1, 1, 1))
+_NARROW = ((2, 1, 3), (2, 1, 2), (1, 2, 2), (1, 1, 2), (1, 1, 1))
+LARGE_TAPS = 49  # of a window that the instructions bound, not memory
+SPARE = 8  # registers, for what the estimate misses
+IDLE, TWICE = 1.15, 1.6  # most of warps' time, and of what is read, over what is needed
 
 
 @lru_cache(maxsize=1024)
@@ -33,19 +40,37 @@ def first(
     None where no tile fits.
     """
     p = problem
-    rows = _rows(p.output[0])
-    large = p.kernel[0] * p.kernel[1] >= 25
-    products = (p.kernel[1] - 1) // 2 * 2 if large and tensor_cores else 0
-    for teams, blocks, stages in _FIRST:
+    large = p.kernel[0] * p.kernel[1] >= LARGE_TAPS
+    wide = p.channels >= 64 and not large
+    products = (p.kernel[1] + 1 if large else p.kernel[1] - 1) // 2 * 2 if tensor_cores else 0
+    found = []
+    for teams, blocks, stages in _LARGE if large else _WIDE if wide else _NARROW:
         config = DepthwiseConfig(
-            p.kernel, p.stride, p.padding, p.dilation, 32 if p.channels > 16 else 16, rows,
-            teams=teams, stages=stages, products=products, together=2 if large else 1,
+            p.kernel, p.stride, p.padding, p.dilation, 64 if wide else 32 if p.channels > 16 else 16,
+            _rows(p.output[0]), teams=teams, stages=stages, products=products, together=2,
             blocks_per_sm=blocks,
         )  # fmt: skip
-        found = fitted(p, config) if registers(config, extras) <= allowed(config) else None
-        if found is not None:
-            return found
-    return None
+        if registers(config, extras) + SPARE <= allowed(config):
+            found.append(fitted(p, config))
+    room = [config for config in found if config is not None]
+    good = (c for c in room if idle(c) <= IDLE and reads(p, c) <= TWICE)
+    return next(good, min(room, key=lambda c: idle(c) * reads(p, c), default=None))
+
+
+def idle(config: DepthwiseConfig) -> float:
+    """How many pairs of strips a tile takes for each that it has."""
+    return 2 * config.units / config.halves
+
+
+def reads(problem: ConvProblem, config: DepthwiseConfig) -> float:
+    """How often an element of the input is read: by neighbouring tiles, where it is halo."""
+    p, times = problem, 1.0
+    sizes = zip((p.height, p.width), p.output, p.stride, p.padding, strict=True)
+    for axis, (size, results, stride, padding) in enumerate(sizes, 1):
+        step, reach = config.output_tile[axis] * stride, config.input_tile[axis]
+        starts = (i * step - padding for i in range(-(-results * stride // step)))
+        times *= sum(min(at + reach, size) - max(at, 0) for at in starts) / size
+    return times
 
 
 def _rows(height: int) -> int:
@@ -72,7 +97,10 @@ def candidates(problem: ConvProblem) -> list[DepthwiseConfig]:
             products=products, together=together, slabs=slabs, blocks_per_sm=blocks,
         )  # fmt: skip
         if registers(config) <= allowed(config):
-            found[fitted(p, config)] = None
+            one = fitted(p, config)
+            found[one] = None
+            if one is not None and products:
+                found[replace(one, mixed=True)] = None
     return [config for config in found if config is not None]
 
 
@@ -102,8 +130,8 @@ def registers(config: DepthwiseConfig, extras: int = 0) -> int:
     others = max(columns - config.products, 0)
     weights = rows * (config.products + 2 * others)
     pixels = 2 * (columns + columns % 2) * config.together
-    held = (4 + 2 * extras) * config.rows + 8 * extras
-    return weights + held + pixels + 4 * others + 4
+    held = (4 + 2 * extras) * config.rows + 20 * extras
+    return weights + held + pixels + 4 * others + (4 if config.products else 16)
 
 
 def allowed(config: DepthwiseConfig) -> int:
