@@ -46,7 +46,6 @@ class DepthwiseConfig:
     together: int = 1
     slabs: int = 1
     blocks_per_sm: int = 1
-    mixed: bool = False
 
     def __post_init__(self) -> None:
         counts = (self.rows, self.teams, self.stages, self.buffers, *self.tile, *self.kernel)

@@ -46,7 +46,7 @@ class DepthwisePlan:
         c = self.config
         words = ["x".join(map(str, (*c.tile, c.tile_channels))), f"r{c.rows}x{c.together}"]
         words += [f"t{c.teams}", f"s{c.stages}+{c.buffers}", f"b{c.blocks_per_sm}"]
-        return " ".join([*words, f"p{c.products}", *["m"] * c.mixed])
+        return " ".join([*words, f"p{c.products}"])
 
     @property
     def grid(self) -> tuple[int, int]:

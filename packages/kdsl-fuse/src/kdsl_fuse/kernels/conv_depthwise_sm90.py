@@ -258,47 +258,13 @@ class Worker:
         for rows_together in steps(c):
             for held, (y, _) in zip(self.pixels, rows_together, strict=False):
                 self._load(held, first, y * columns * c.channels)
-            if c.mixed:
-                self._mix(rows_together)
-            else:
-                self._multiply(rows_together)
-                self._add(rows_together)
-
-    def _mix(self, together: Any) -> None:
-        """Add all taps: ordinary instructions between those of the tensor cores."""
-        c = self.block.config
-        others = range(c.products, c.kernel[1])
-        uses = [
-            (held, o, r)
-            for held, (_, pairs) in zip(self.pixels, together, strict=False)
-            for o, r in pairs
-        ]
-        values = {
-            (id(held), s): [held[i, s].to(kd.f32) for i in range(4)]
-            for held, _ in zip(self.pixels, together, strict=False)
-            for s in others
-        }
-        for s in range(0, max(c.products, 2), 2):
-            for held, o, r in uses:
-                if s == 0:
-                    for column in others:
-                        self._fma(values[id(held), column], o, r, column)
-                if s < c.products:
-                    a = held.with_layout(kd.Layout((8, 1)), 4 * s)
-                    b = self.diagonals.with_layout(kd.Layout((4, 1)), 2 * (r * c.products + s))
-                    acc = self.sums.with_layout(kd.Layout((4, 1, 1)), 4 * o)
-                    kd.gemm(self.mma, a, b, acc)
-
-    def _fma(self, values: Any, o: int, r: int, column: int) -> None:
-        c = self.block.config
-        index = r * (c.kernel[1] - c.products) + column - c.products
-        for i, value in enumerate(values):
-            self.sums[i, o] = kd.fma(value, self.factors[i % 2, index], self.sums[i, o])
+            self._multiply(rows_together)
+            self._add(rows_together)
 
     def _load(self, held: Any, first: Any, row: int) -> None:
         """The pixels of a row for all columns of taps."""
         columns = self.block.config.kernel[1]
-        for pair, start in reversed(list(enumerate(self.starts))):
+        for pair, start in enumerate(self.starts):
             matrices = 4 if 2 * pair + 1 < columns else 2
             source = self.source.with_layout(kd.Layout(8), start + first + row)
             target = held.with_layout(kd.Layout(2 * matrices), 8 * pair)

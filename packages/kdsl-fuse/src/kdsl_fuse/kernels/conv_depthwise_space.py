@@ -21,12 +21,13 @@ _SHARES = (
     (1, 1, 2), (1, 1, 3), (1, 2, 2), (1, 2, 3), (1, 3, 1), (1, 4, 1), (1, 4, 2), (2, 1, 2),
     (2, 1, 3), (2, 1, 4), (2, 2, 1), (2, 2, 2), (3, 1, 2), (4, 1, 2), (4, 1, 3),
 )  # fmt: skip
-# Teams, blocks of a multiprocessor and stages that are chosen, the fastest on an H200 first: for
-# large windows, for 64 channels, and for fewer.
+# Teams, blocks of a multiprocessor and stages that are chosen, what an H200 computed fastest first.
 _LARGE = ((3, 1, 2), (2, 1, 2), (1, 2, 1), (1, 1, 2), (1, 1, 1))
-_WIDE = ((1, 2, 2), (2, 1, 3), (1, 1, 2), (1, 1, 1))
+_SMALL = ((3, 1, 3), *_LARGE)  # large windows of small images
+_WIDE = ((1, 2, 2), (2, 1, 3), (1, 1, 2), (1, 1, 1))  # 64 channels
 _NARROW = ((2, 1, 3), (2, 1, 2), (1, 2, 2), (1, 1, 2), (1, 1, 1))
-LARGE_TAPS = 49  # of a window that the instructions bound, not memory
+_STRIDED = _NARROW[1:]
+LARGE_TAPS, SMALL_COLUMNS = 49, 32  # where instructions, not memory, bound the speed
 SPARE = 8  # registers, for what the estimate misses
 IDLE, TWICE = 1.15, 1.6  # most of warps' time, and of what is read, over what is needed
 
@@ -39,22 +40,40 @@ def first(
 
     None where no tile fits.
     """
-    p = problem
+    p, found = problem, []
     large = p.kernel[0] * p.kernel[1] >= LARGE_TAPS
-    wide = p.channels >= 64 and not large
-    products = (p.kernel[1] + 1 if large else p.kernel[1] - 1) // 2 * 2 if tensor_cores else 0
-    found = []
-    for teams, blocks, stages in _LARGE if large else _WIDE if wide else _NARROW:
+    channels, ways = _ways(p, large)
+    products = _products(p, large) if tensor_cores else 0
+    for teams, blocks, stages in ways:
         config = DepthwiseConfig(
-            p.kernel, p.stride, p.padding, p.dilation, 64 if wide else 32 if p.channels > 16 else 16,
-            _rows(p.output[0]), teams=teams, stages=stages, products=products, together=2,
-            blocks_per_sm=blocks,
+            p.kernel, p.stride, p.padding, p.dilation, channels, _rows(p.output[0], 8 - large),
+            teams=teams, stages=stages, products=products,
+            together=1 if ways is _STRIDED else 2, blocks_per_sm=blocks,
         )  # fmt: skip
         if registers(config, extras) + SPARE <= allowed(config):
             found.append(fitted(p, config))
     room = [config for config in found if config is not None]
     good = (c for c in room if idle(c) <= IDLE and reads(p, c) <= TWICE)
     return next(good, min(room, key=lambda c: idle(c) * reads(p, c), default=None))
+
+
+def _ways(p: ConvProblem, large: bool) -> tuple[int, tuple[tuple[int, int, int], ...]]:
+    """Channels of a tile, and the ways to share it, best first."""
+    narrow = 32 if p.channels > 16 else 16
+    if large:
+        return narrow, _SMALL if p.output[1] <= SMALL_COLUMNS else _LARGE
+    strided = max(p.stride) > 1
+    if p.channels >= 64 and not (strided and p.kernel[1] > 3):
+        return 64, _WIDE
+    return narrow, _STRIDED if strided else _NARROW
+
+
+def _products(p: ConvProblem, large: bool) -> int:
+    """How many columns of taps tensor cores take."""
+    columns = p.kernel[1]
+    if max(p.stride) > 1 or (large and p.output[1] <= SMALL_COLUMNS):
+        return (columns - 1) // 2 * 2
+    return (columns + 1) // 4 * 4
 
 
 def idle(config: DepthwiseConfig) -> float:
@@ -73,9 +92,9 @@ def reads(problem: ConvProblem, config: DepthwiseConfig) -> float:
     return times
 
 
-def _rows(height: int) -> int:
-    """Rows of a strip: up to 8, as many as leave the fewest outside of the image."""
-    most = min(height, 8)
+def _rows(height: int, limit: int) -> int:
+    """Rows of a strip: up to a limit, as many as leave the fewest outside of the image."""
+    most = min(height, limit)
     return min(
         range(max(most // 2, 1), most + 1), key=lambda rows: (-(-height // rows) * rows, -rows)
     )
@@ -97,10 +116,7 @@ def candidates(problem: ConvProblem) -> list[DepthwiseConfig]:
             products=products, together=together, slabs=slabs, blocks_per_sm=blocks,
         )  # fmt: skip
         if registers(config) <= allowed(config):
-            one = fitted(p, config)
-            found[one] = None
-            if one is not None and products:
-                found[replace(one, mixed=True)] = None
+            found[fitted(p, config)] = None
     return [config for config in found if config is not None]
 
 
