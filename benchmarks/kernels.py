@@ -15,15 +15,19 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from launches import Launch, operands
+from launches import Launch, launch_of, operands
 
 import kdsl_core as kd
+from kdsl_fuse.kernels import conv_sm80_plan, conv_views, row_programs, rows_plan
 from kdsl_fuse.kernels import gemm_sm90_model as model
-from kdsl_fuse.kernels import row_programs, rows_plan
 from kdsl_fuse.kernels.attention_sm90 import attention_sm90
 from kdsl_fuse.kernels.attention_sm90_plan import AttentionProblem
 from kdsl_fuse.kernels.attention_sm90_plan import choose as choose_attention
 from kdsl_fuse.kernels.columns import ColumnsConfig, columns
+from kdsl_fuse.kernels.conv_depthwise_norm_plan import conv_depthwise_norm
+from kdsl_fuse.kernels.conv_depthwise_plan import conv_depthwise
+from kdsl_fuse.kernels.conv_grouped_plan import conv_grouped
+from kdsl_fuse.kernels.conv_sm90_plan import conv2d_sm90
 from kdsl_fuse.kernels.elementwise import choose as choose_elementwise
 from kdsl_fuse.kernels.elementwise import elementwise
 from kdsl_fuse.kernels.gated_sm80 import gated_sm80
@@ -112,6 +116,38 @@ def gated_hopper() -> Launch:
     """By `gated_sm90`."""
     config = Sm90Config((128, 128, 64), 6, "pingpong", registers=(40, 232))
     return pairs(gated_sm90, config, FEW_BLOCKS, (512, 128, 384))
+
+
+# -- convolutions ----------------------------------------------------------------------------------
+def convolution(run: Callable[..., Any], channels: int, filters: int, taps: int, *,
+                groups: int = 1, kernel: str = "", **options: Any) -> Launch:  # fmt: skip
+    """What a function launches for two images of 16 × 16 pixels, as it chooses."""
+    x = normal(0, (2, 16, 16, channels))
+    w = normal(1, (filters, taps, taps, channels // groups))
+    return launch_of(lambda: run(x, w, padding=taps // 2, **options), kernel)
+
+
+def portable_convolution(x: Array, w: Array, **window: Any) -> None:
+    """By `conv_sm80`."""
+    problem = conv_views.problem_of(x, w, **window)
+    out = np.empty((problem.batch, *problem.output, problem.filters), BF16)
+    conv_sm80_plan.choose(problem, kd.bf16).run(x, w, out)
+
+
+def normalised(x: Array, w: Array, **window: Any) -> None:
+    """A depthwise convolution and the LayerNorm behind it."""
+    channels = [normal(i, (len(w),)) for i in (2, 3, 4)]
+    conv_depthwise_norm(x, w, *channels, **window)
+
+
+def grouped(x: Array, w: Array, target: str = "sm_90a", **window: Any) -> None:
+    """A convolution of eight groups."""
+    conv_grouped(x, w, groups=8, target=target, **window)
+
+
+def direct(x: Array, w: Array, **window: Any) -> None:
+    """A depthwise convolution without tensor cores."""
+    conv_depthwise(x, w, tensor_cores=False, target="sm_80", **window)
 
 
 # -- attention -------------------------------------------------------------------------------------
@@ -203,6 +239,18 @@ ROWS = (
                        dtype=ml_dtypes.float8_e4m3fn)),
     Row("gated_sm80 128x128x32", AMPERE, gated_ampere),
     Row("gated_sm90 128x128x64 pingpong", HOPPER, gated_hopper),
+    Row("conv_sm80 3x3", AMPERE, lambda: convolution(portable_convolution, 64, 128, 3)),
+    Row("conv_sm90 3x3", HOPPER, lambda: convolution(conv2d_sm90, 64, 128, 3)),
+    Row("stem_sm90 7x7", HOPPER, lambda: convolution(conv2d_sm90, 3, 64, 7, stride=2)),
+    Row("pack_pixels", HOPPER, lambda: convolution(conv2d_sm90, 100, 64, 3, kernel="pack_pixels")),
+    Row("conv_grouped 3x3", HOPPER, lambda: convolution(grouped, 128, 128, 3, groups=8)),
+    Row("conv_grouped 3x3 portable", AMPERE[:2],
+        lambda: convolution(grouped, 128, 128, 3, groups=8, target="sm_80")),
+    Row("conv_depthwise 3x3", AMPERE, lambda: convolution(direct, 128, 128, 3, groups=128)),
+    Row("conv_depthwise_sm90 3x3", HOPPER,
+        lambda: convolution(conv_depthwise, 128, 128, 3, groups=128)),
+    Row("conv_depthwise_sm90 7x7, layer_norm", HOPPER,
+        lambda: convolution(normalised, 128, 128, 7, groups=128)),
     Row("attention_sm90 128", HOPPER, lambda: attention(128, None)),
     Row("attention_sm90 128 causal, shared keys", HOPPER,
         lambda: attention(128, "top-left", key_heads=1)),

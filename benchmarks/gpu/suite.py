@@ -117,6 +117,14 @@ GROUPS = (
           of_sides("gated mlp"), 24),
     Group("attention", "attention.py", ("--seconds-per-shape", "0.5", "--compile"),
           "attention.json", of_sides("attention"), 30),
+    Group("conv", "conv.py", ("--seconds-per-shape", "0.3", "--most", "4"), "conv.json",
+          of_sides("conv dense"), 30),
+    Group("conv fused", "conv.py", ("--fused", "--seconds-per-shape", "0.3", "--most", "4"),
+          "conv-fused.json", of_sides("conv dense fused"), 30),
+    Group("conv grouped", "conv_grouped.py", ("--seconds-per-shape", "0.3"), "conv_grouped.json",
+          of_sides("conv grouped"), 20),
+    Group("conv depthwise", "conv_depthwise.py", ("--seconds-per-shape", "0.3"),
+          "conv_depthwise.json", of_sides("conv depthwise"), 30),
     Group("rows", "rows.py", (), "rows.json", of_rows, 30),
 )  # fmt: skip
 """In the order in which they are measured."""
