@@ -19,6 +19,7 @@ from kdsl_fuse.kernels.conv_problem import ConvProblem
 
 Array = np.ndarray[Any, Any]
 COPIES = grouped.COPIES
+PLANS = 8  # that are tried of each problem
 
 
 def run(
@@ -64,21 +65,22 @@ def test_windows_and_schedules(execute: Executor, name: str, copies: str) -> Non
     assert_close(*run(execute, config, Images(3, 31, 15, 128 // config.group[0])))
 
 
-def test_tail(execute: Executor) -> None:
-    """Bias, residual, ReLU."""
+@pytest.mark.parametrize("staged, buffers", ((None, 2), (1, 2), (1, 3)))
+def test_tail(execute: Executor, staged: int | None, buffers: int) -> None:
+    """Bias, residual, ReLU; the residual read by itself, or through the results' buffers."""
     rng = np.random.default_rng(1)
     residual = rng.standard_normal((2, 9, 14, 64)).astype(BF16)
     bias = np.broadcast_to(np.linspace(-1, 1, 64, dtype=np.float32), residual.shape)
-    y, want, scale = run(
-        execute, grouped.SMALL, grouped.IMAGES, bias, residual, epilogue=grouped.relu
-    )
+    config = replace(grouped.SMALL, staged=staged, buffers=buffers)
+    y, want, scale = run(execute, config, grouped.IMAGES, bias, residual, epilogue=grouped.relu)
     assert_close(y, np.maximum(want + bias + residual.astype(np.float64), 0.0), scale)
 
 
 @pytest.mark.parametrize("width", (4, 16, 32))
 def test_candidates(execute: Executor, width: int) -> None:
-    """Every fifth plan for small images, with their long rings and many warps."""
+    """Some of the plans for small images, with their long rings and many warps."""
     groups = 128 // width
     problem = ConvProblem(9, 13, 29, 128, 128, (3, 3), (1, 1), (1, 1), groups=groups)
-    for plan in candidates(problem, target_of("sm_90a"))[::5]:
+    found = candidates(problem, target_of("sm_90a"))
+    for plan in found[:: len(found) // PLANS + 1]:
         assert_close(*run(execute, plan.config, Images(9, 13, 29, groups)))
