@@ -125,3 +125,20 @@ def test_traces_are_not_shared() -> None:
         filled[1, 32](y, by=by)
         found.append(float(y[0]))
     assert found == [2.0, 1.0, 2.0]
+
+
+def test_a_size_may_be_called_as_an_argument_is() -> None:
+    """`w` is a width in one place and a tensor, or a number, in another."""
+
+    @kd.kernel
+    def scaled(
+        x: kd.Tensor["f32", "h w"], w: kd.Tensor["f32", "h"], y: kd.Tensor["f32", "h w"], h: kd.f32
+    ):
+        i = kd.thread_idx()[0]
+        if i < x.shape[1]:
+            y[0, i] = x[0, i] * w[0] + h
+
+    x = np.ones((1, 40), np.float32)
+    y = np.zeros_like(x)
+    scaled[1, 64](x, np.full(1, 3, np.float32), y, 0.5)
+    assert (y == 3.5).all()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -100,7 +100,7 @@ def __kdsl_trace_root__(
     statics: dict[str, Any],
 ) -> None:
     """Locations end here: what called the kernel is not part of it."""
-    tensors = _tensors(traced, classes)
+    tensors = _tensors(traced, classes, {*signature.by_name, *(item.name for item in classes)})
     args, kwargs = _arguments(traced, signature, tensors, statics)
     try:
         staged(*args, **kwargs)
@@ -125,15 +125,19 @@ def _parameter(
     return value
 
 
-def _tensors(traced: Traced, classes: Sequence[TensorClass]) -> dict[str, Tensor]:
-    """The tensor arguments; sizes of one name share a parameter."""
+def _tensors(
+    traced: Traced, classes: Sequence[TensorClass], arguments: Collection[str]
+) -> dict[str, Tensor]:
+    """The tensor arguments; sizes of one name share a parameter, which is none of `arguments`."""
     sizes: dict[str, Scalar] = {}
     tensors = {}
     for item in classes:
         pointer = _parameter(
             traced, item.name, dt.u64, ("pointer", item.name), (item.name, item.dtype)
         )
-        shape = tuple(_size(traced, item, mode, sizes) for mode in range(len(item.sizes)))
+        shape = tuple(
+            _size(traced, item, mode, sizes, arguments) for mode in range(len(item.sizes))
+        )
         strides = tuple(_stride(traced, item, mode) for mode in range(len(item.strides)))
         tensors[item.name] = Tensor.from_pointer(
             pointer, Layout(shape, strides), item.dtype, align=item.align, name=item.name
@@ -141,13 +145,20 @@ def _tensors(traced: Traced, classes: Sequence[TensorClass]) -> dict[str, Tensor
     return tensors
 
 
-def _size(traced: Traced, item: TensorClass, mode: int, sizes: dict[str, Scalar]) -> Any:
+def _size(
+    traced: Traced,
+    item: TensorClass,
+    mode: int,
+    sizes: dict[str, Scalar],
+    arguments: Collection[str],
+) -> Any:
     name, number = item.sizes[mode]
     if not name:
         return number
     if name not in sizes:
         dtype = dt.i64 if item.long[mode] else dt.i32
-        value = _parameter(traced, name, dtype, ("size", item.name, mode))
+        own = f"{item.name}_size{mode}" if name in arguments else name
+        value = _parameter(traced, own, dtype, ("size", item.name, mode))
         sizes[name] = Scalar(value, divisor=number, nonneg=True)
     return sizes[name]
 
