@@ -174,7 +174,6 @@ def ours(case: Case, plan: Plan) -> Callable[[Set], Any]:
 
 def measure(case: Case, options: argparse.Namespace) -> Any:
     """All that is known of a case after measuring it."""
-    import timing
     import torch
     from sides import Sides
 
@@ -192,13 +191,9 @@ def measure(case: Case, options: argparse.Namespace) -> Any:
         sides.add(f"kdsl {plan}", ours(case, plan))
     chosen = f"kdsl {plans[0]}"
     names = [n for n in sides.launches if n.startswith("torch") or n == chosen]
-    quick = {name: timing.quick(launch, len(sets)) for name, launch in sides.launches.items()}
-    for n in sorted(quick, key=quick.__getitem__):
-        print(f"   {1e6 * quick[n]:7.1f} {n}")
-    names += [n for n in sorted(quick, key=quick.__getitem__) if n.startswith("kdsl")][:2]
+    names += sides.quickest("kdsl", 2)
     return {
         "name": case.name, "flops": case.problem.flops, "bytes": case.bytes, "chosen": chosen,
-        "quick": quick,
         **sides.timed(names, options.seconds_per_shape),
     }  # fmt: skip
 

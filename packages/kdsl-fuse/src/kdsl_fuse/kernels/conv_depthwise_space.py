@@ -21,7 +21,15 @@ _SHARES = (
     (1, 1, 2), (1, 1, 3), (1, 2, 2), (1, 2, 3), (1, 3, 1), (1, 4, 1), (1, 4, 2), (2, 1, 2),
     (2, 1, 3), (2, 1, 4), (2, 2, 1), (2, 2, 2), (3, 1, 2), (4, 1, 2), (4, 1, 3),
 )  # fmt: skip
-_FIRST = ((4, 1, 2), (3, 1, 2), (2, 1, 2), (1, 3, 1), (1, 2, 1), (1, 1, 1))
+# Teams, blocks of a multiprocessor and stages that are chosen, what an H200 computed fastest first.
+_LARGE = ((3, 1, 2), (2, 1, 2), (1, 2, 1), (1, 1, 2), (1, 1, 1))
+_SMALL = ((3, 1, 3), *_LARGE)  # large windows of small images
+_WIDE = ((1, 2, 2), (2, 1, 3), (1, 1, 2), (1, 1, 1))  # 64 channels
+_NARROW = ((2, 1, 3), (2, 1, 2), (1, 2, 2), (1, 1, 2), (1, 1, 1))
+_STRIDED = _NARROW[1:]
+LARGE_TAPS, SMALL_COLUMNS = 49, 32  # where instructions, not memory, bound the speed
+SPARE = 8  # registers, for what the estimate misses
+IDLE, TWICE = 1.15, 1.6  # most of warps' time, and of what is read, over what is needed
 
 
 @lru_cache(maxsize=1024)
@@ -32,25 +40,61 @@ def first(
 
     None where no tile fits.
     """
-    p = problem
-    rows = _rows(p.output[0])
-    large = p.kernel[0] * p.kernel[1] >= 25
-    products = (p.kernel[1] - 1) // 2 * 2 if large and tensor_cores else 0
-    for teams, blocks, stages in _FIRST:
+    p, found = problem, []
+    large = p.kernel[0] * p.kernel[1] >= LARGE_TAPS
+    channels, ways = _ways(p, large)
+    products = _products(p, large) if tensor_cores else 0
+    for teams, blocks, stages in ways:
         config = DepthwiseConfig(
-            p.kernel, p.stride, p.padding, p.dilation, 32 if p.channels > 16 else 16, rows,
-            teams=teams, stages=stages, products=products, together=2 if large else 1,
-            blocks_per_sm=blocks,
+            p.kernel, p.stride, p.padding, p.dilation, channels, _rows(p.output[0], 8 - large),
+            teams=teams, stages=stages, products=products,
+            together=1 if ways is _STRIDED else 2, blocks_per_sm=blocks,
         )  # fmt: skip
-        found = fitted(p, config) if registers(config, extras) <= allowed(config) else None
-        if found is not None:
-            return found
-    return None
+        if registers(config, extras) + SPARE <= allowed(config):
+            found.append(fitted(p, config))
+    room = [config for config in found if config is not None]
+    good = (c for c in room if idle(c) <= IDLE and reads(p, c) <= TWICE)
+    return next(good, min(room, key=lambda c: idle(c) * reads(p, c), default=None))
 
 
-def _rows(height: int) -> int:
-    """Rows of a strip: up to 8, as many as leave the fewest outside of the image."""
-    most = min(height, 8)
+def _ways(p: ConvProblem, large: bool) -> tuple[int, tuple[tuple[int, int, int], ...]]:
+    """Channels of a tile, and the ways to share it, best first."""
+    narrow = 32 if p.channels > 16 else 16
+    if large:
+        return narrow, _SMALL if p.output[1] <= SMALL_COLUMNS else _LARGE
+    strided = max(p.stride) > 1
+    if p.channels >= 64 and not (strided and p.kernel[1] > 3):
+        return 64, _WIDE
+    return narrow, _STRIDED if strided else _NARROW
+
+
+def _products(p: ConvProblem, large: bool) -> int:
+    """How many columns of taps tensor cores take."""
+    columns = p.kernel[1]
+    if max(p.stride) > 1 or (large and p.output[1] <= SMALL_COLUMNS):
+        return (columns - 1) // 2 * 2
+    return (columns + 1) // 4 * 4
+
+
+def idle(config: DepthwiseConfig) -> float:
+    """How many pairs of strips a tile takes for each that it has."""
+    return 2 * config.units / config.halves
+
+
+def reads(problem: ConvProblem, config: DepthwiseConfig) -> float:
+    """How often an element of the input is read: by neighbouring tiles, where it is halo."""
+    p, times = problem, 1.0
+    sizes = zip((p.height, p.width), p.output, p.stride, p.padding, strict=True)
+    for axis, (size, results, stride, padding) in enumerate(sizes, 1):
+        step, reach = config.output_tile[axis] * stride, config.input_tile[axis]
+        starts = (i * step - padding for i in range(-(-results * stride // step)))
+        times *= sum(min(at + reach, size) - max(at, 0) for at in starts) / size
+    return times
+
+
+def _rows(height: int, limit: int) -> int:
+    """Rows of a strip: up to a limit, as many as leave the fewest outside of the image."""
+    most = min(height, limit)
     return min(
         range(max(most // 2, 1), most + 1), key=lambda rows: (-(-height // rows) * rows, -rows)
     )
@@ -102,8 +146,8 @@ def registers(config: DepthwiseConfig, extras: int = 0) -> int:
     others = max(columns - config.products, 0)
     weights = rows * (config.products + 2 * others)
     pixels = 2 * (columns + columns % 2) * config.together
-    held = (4 + 2 * extras) * config.rows + 8 * extras
-    return weights + held + pixels + 4 * others + 4
+    held = (4 + 2 * extras) * config.rows + 20 * extras
+    return weights + held + pixels + 4 * others + (4 if config.products else 16)
 
 
 def allowed(config: DepthwiseConfig) -> int:
