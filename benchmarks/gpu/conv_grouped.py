@@ -19,7 +19,7 @@ import random
 import time
 import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -35,13 +35,6 @@ from kdsl_fuse.kernels.conv_grouped_plan import GroupedPlan, broadcast, candidat
 from kdsl_fuse.kernels.conv_problem import ConvProblem
 
 functional = torch.nn.functional
-VARIANTS: tuple[dict[str, Any], ...] = (
-    {"promotion": 128},
-    {"promotion": 0},
-    {"caches": ("evict_first", None)},
-    {"caches": (None, "evict_first")},
-    {"caches": ("evict_first", "evict_first")},
-)
 KEPT = 3  # of kdsl's plans, timed by turns
 PROMISING = 80  # plans from which others are drawn
 
@@ -159,10 +152,6 @@ def measure(case: Case, options: argparse.Namespace) -> Result:
     chosen = choose(case.problem, staged=staged)
     sides.add(f"kdsl {chosen}", ours(case, chosen))
     end = time.monotonic() + options.space
-    for changes in VARIANTS if options.variants else ():
-        config = replace(chosen.config, **changes)
-        words = " ".join(f"{k}={v}" for k, v in changes.items())
-        sides.add(f"kdsl {chosen} {words}", ours(case, replace(chosen, config=config)))
     others = candidates(case.problem, target_of("sm_90a"), staged=staged)[:PROMISING]
     if case.fused:
         sides.add(f"kdsl {choose(case.problem)}", ours(case, choose(case.problem)))
@@ -191,7 +180,6 @@ def main() -> None:
     words.add_argument("--cases", nargs="+", type=int, help="numbers of shapes, instead of all")
     words.add_argument("--fused", action="store_true", help="with bias, residual and ReLU")
     words.add_argument("--space", type=float, default=0.0, help="seconds for other plans of ours")
-    words.add_argument("--variants", action="store_true", help="try advice for caches, too")
     words.add_argument("--seconds-per-shape", type=float, default=0.8)
     words.add_argument("--seconds", type=float, default=80.0, help="no shape is begun behind it")
     options = words.parse_args()

@@ -10,6 +10,7 @@ import pytest
 
 import kdsl_core as kd
 from fuse.grouped_runs import BF16, Images, assert_close, exact, operands, simulated
+from kdsl_fuse.kernels import conv_grouped_table as table
 from kdsl_fuse.kernels.conv_grouped_config import GroupedConfig
 from kdsl_fuse.kernels.conv_grouped_plan import (
     GroupedPlan,
@@ -172,11 +173,12 @@ PROBLEMS = [
 @pytest.mark.parametrize("target", ("sm_80", "sm_90a"))
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
 def test_plans_fit(problem: ConvProblem, target: str) -> None:
-    """Every candidate covers the result and fits a multiprocessor, the chosen one is the first."""
+    """Every candidate, and the chosen plan, covers the result and fits a multiprocessor."""
     limit = kd.target_of(target).shared_bytes
     found = candidates(problem, kd.target_of(target))
-    assert found[0] == choose(problem, target=target)
-    for plan in found:
+    measured = table.find(problem) is not None and target == "sm_90a"
+    assert measured or found[0] == choose(problem, target=target)
+    for plan in [choose(problem, target=target), *found]:
         c, (rows, columns) = plan.config, problem.output
         assert c.shared_bytes * c.blocks_per_sm <= limit
         assert c.registers_wanted <= c.registers_allowed
@@ -184,6 +186,18 @@ def test_plans_fit(problem: ConvProblem, target: str) -> None:
         items *= -(-rows // (c.rows * c.steps))
         assert plan.items == items and 1 <= plan.grid // plan.chunks <= items
         assert plan.grid % plan.chunks == 0
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
+def test_words(problem: ConvProblem) -> None:
+    """A plan's words say all of it; plans that were measured are found by their sizes alone."""
+    for plan in candidates(problem, kd.target_of("sm_90a"))[::7]:
+        assert table.parse(str(plan), problem) == plan.config
+    for other in (replace(problem, padding=(0, 0)), replace(problem, batch=problem.batch + 1)):
+        assert table.find(other) is None
+    measured = table.find(problem)
+    assert (measured is not None) == (problem in PROBLEMS[:6])
+    assert measured is None or str(choose(problem)) in table.MEASURED.values()
 
 
 def test_chosen_plan() -> None:

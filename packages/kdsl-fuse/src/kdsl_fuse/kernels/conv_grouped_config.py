@@ -51,8 +51,6 @@ class GroupedConfig:
     weights: str = "registers"
     staged: int | None = None
     together: int = 1
-    caches: tuple[str | None, str | None] = (None, None)
-    promotion: int = 256
     blocks_per_sm: int = 1
 
     def __post_init__(self) -> None:

@@ -73,7 +73,7 @@ class TmaHalo(Halo):
         slabs = self.slabs.with_layout(layout, unread * c.width * c.line)
         tile = (c.images, c.slab - unread, c.width, c.line)
         steps = (1, 1, c.stride[1], 1)
-        copy = kd.tma_load(x, slabs[..., 0, 0], tile, steps=steps, promotion=c.promotion)
+        copy = kd.tma_load(x, slabs[..., 0, 0], tile, steps=steps)
         return copy, slabs
 
     def init(self) -> None:
@@ -121,7 +121,7 @@ def copy_planes(halo, tile, stage, whole):
     row, column = halo.corner(tile)
     for plane, first in enumerate(c.planes):
         at = tile.image, row + unread, column + first, halo.work.chunk * c.line
-        copy(slabs[..., plane, stage], at, full, cache=c.caches[0])
+        copy(slabs[..., plane, stage], at, full)
 
 
 class AsyncHalo(Halo):

@@ -242,7 +242,7 @@ def send_buffers(results, work):
             if tile.ends_step:
                 results.written[at.stage].wait(at.parity)
                 place = tile.image, tile.step_row, tile.column, results.first
-                results.send(results.stage[..., at.stage], place, cache=results.config.caches[1])
+                results.send(results.stage[..., at.stage], place)
                 kd.tma_store_commit()
                 at.advance()
                 if buffers == 1:
