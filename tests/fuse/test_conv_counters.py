@@ -62,21 +62,3 @@ def test_stems() -> None:
     for traffic in ("tma_load", "tma_store"):
         wanted = profile.totals[f"{traffic}_ideal_sectors"]
         assert profile.totals[f"{traffic}_sectors"] == wanted > 0
-
-
-def test_matrices_of_tails_come_ahead() -> None:
-    """Each tile of a residual is fetched once, before its tail reads it; vectors are not."""
-    x, w = operands(DENSE)
-    plan = plan_of(DENSE, kd.bf16, None, Sm90Config((128, 64, 64), 3))
-    matrix = unwritten(DENSE).reshape(-1, 64)
-    residual, bias = np.ones_like(matrix), np.broadcast_to(np.ones(64, np.float32), matrix.shape)
-
-    def tail(acc: kd.Scalar, bias: kd.Scalar, residual: kd.Scalar) -> kd.Scalar:
-        return acc + bias + residual.to(kd.f32)
-
-    totals = kd.simulate(
-        conv_sm90, grid=3, block=plan.block, args=(x, filter_view(w), matrix, bias, residual),
-        kwargs={"epilogue": tail, **plan.statics}, overlap=True,
-    ).profile.totals  # fmt: skip
-    assert totals["tma_prefetch_bytes"] == residual.nbytes
-    assert totals["tma_prefetch_sectors"] == totals["tma_prefetch_ideal_sectors"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from kdsl_core.collective.ahead import TilesAhead
 from kdsl_core.collective.epilogue import EpilogueStage
 from kdsl_core.collective.fragment_epilogue import FragmentEpilogue, WarpGroup, results_of
 from kdsl_core.collective.fragments import FragmentLoader
@@ -32,7 +31,6 @@ __all__ = [
     "TileLoader",
     "TileOutput",
     "TileScheduler",
-    "TilesAhead",
     "TmaOperand",
     "TmaPair",
     "TmaPipeline",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kdsl_core.collective.ahead import TilesAhead
 from kdsl_core.collective.fragment_epilogue import ROWS, FragmentEpilogue, WarpGroup
 from kdsl_core.collective.operands import tma_can_address
 from kdsl_core.collective.scheduler import WorkTile
@@ -23,7 +22,7 @@ class TileOutput:
     16-bit results of matrices that TMA can address leave by TMA, while the warps go on; all others,
     and sums of K that `peers` blocks of a cluster share, by ordinary stores.
 
-    Threads: the warp groups of a block; `ahead.fetch` by one thread that runs ahead of them.
+    Threads: the warp groups of a block.
     """
 
     def __init__(
@@ -39,7 +38,6 @@ class TileOutput:
     ) -> None:
         self.tile, self.group = tile, group
         self.stage: TmaStoreStage | SlabStore
-        self.ahead = TilesAhead(extras if peers == 1 else (), tile)
         outputs = (outputs,) if isinstance(outputs, Tensor) else outputs
         own = {"groups": group.count, "group": group.number, "thread": group.thread}
         if peers == 1 and by_tma(outputs):

@@ -82,7 +82,7 @@ def compute_tiles(config, mma, load_a, load_b, ring, work, group, out, copy=copy
         kd.fence_mbarrier_init()
     sync_blocks(config)
     if group.number == config.consumers:
-        produce(config, load_a, load_b, ring, work, copy, out.ahead)
+        produce(config, load_a, load_b, ring, work, copy)
     else:
         kd.wait_for_dependencies()  # nothing was read or written so far
         kd.launch_dependents()
@@ -100,30 +100,25 @@ def sync_blocks(config):
 
 
 @kd.func
-def produce(config, load_a, load_b, ring, work, copy=copy_tile, ahead=None):
+def produce(config, load_a, load_b, ring, work, copy=copy_tile):
     """The producing warps: one thread of the first one fills the ring."""
     if config.registers:
         kd.set_max_registers(config.registers[0])
     if kd.warp_uniform(kd.warp_idx()) == config.consumers * (GROUP // WARP):
-        fill_ring(load_a, load_b, ring.writer(), work, copy, ahead)
+        fill_ring(load_a, load_b, ring.writer(), work, copy)
 
 
 @kd.func
-def fill_ring(load_a, load_b, ring, work, copy=copy_tile, ahead=None):
+def fill_ring(load_a, load_b, ring, work, copy=copy_tile):
     """Copy the tiles of all work items to the ring, in their order."""
-
-    def take(tile):
-        if ahead is not None:  # what the tail of this tile reads, while the sums are computed
-            ahead.fetch(tile.m, tile.n, tile.batch)
-        copy(load_a, load_b, ring, tile)
 
     first = work.at(work.first)  # known by the time that the launch ahead has ended
     kd.wait_for_dependencies()
     if kd.elect_one():
         if work.first < work.total:
-            take(first)
+            copy(load_a, load_b, ring, first)
         for item in kd.range(work.first + work.step, work.total, work.step):
-            take(work.at(item))
+            copy(load_a, load_b, ring, work.at(item))
         ring.drain()
 
 

@@ -148,7 +148,7 @@ def stem_sm90(
         keep_filters(config, W, filters)
     kd.sync_threads()
     if group.number == config.consumers:
-        load_lines(config, box, lines, ring.writer(), work, columns, out.ahead)
+        load_lines(config, box, lines, ring.writer(), work, columns)
     else:
         consume(Windows(config, lines, columns, C.shape[0]), filters, ring, work, group, out)
 
@@ -178,12 +178,11 @@ def run_of(config, W, number, run):
 
 
 @kd.func
-def load_lines(config, box, lines, ring, work, columns, ahead):
+def load_lines(config, box, lines, ring, work, columns):
     """One thread copies the lines of each tile to the ring, zeros where there are none."""
     if kd.elect_one():
         for item in kd.range(work.first, work.total, work.step):
             tile = work.at(item)
-            ahead.fetch(tile.m, 0, tile.batch)
             stage, full = ring.acquire()
             top = tile.m * config.tile[0] // columns * config.stride[0] - config.padding[0]
             for line in range(config.lines):
