@@ -35,8 +35,7 @@ def on_gpu(torch: Any, function: Any, x: Any) -> Any:
     return function(there).cpu().numpy()
 
 
-@pytest.mark.parametrize("sizes", [(96, 320, 28), (640, 960, 64)], ids=str)
-def test_detection(torch: Any, sizes: tuple[int, int, int]) -> None:
+def detects(torch: Any, *sizes: int) -> None:
     """Chances of f32 are onnxruntime's, and boxes are the same in f16."""
     x, path = ocr.page(*sizes), ocr.path(ocr.DETECTION)
     want = ocr.expected(path, x)
@@ -45,6 +44,11 @@ def test_detection(torch: Any, sizes: tuple[int, int, int]) -> None:
     assert ocr.boxes(got) == ocr.boxes(want) and len(ocr.boxes(want)) >= len(ocr.LINES)
     half = on_gpu(torch, kf.from_onnx(ocr.halved(ocr.DETECTION)), x.astype(np.float16))
     assert ocr.boxes(half) == ocr.boxes(want)
+
+
+def test_detection(torch: Any) -> None:
+    """A small page."""
+    detects(torch, 96, 320, 28)
 
 
 def test_classification(torch: Any) -> None:
@@ -57,3 +61,8 @@ def test_classification(torch: Any) -> None:
     half = on_gpu(torch, kf.from_onnx(ocr.halved(ocr.CLASSIFICATION)), x.astype(np.float16))
     np.testing.assert_allclose(half.astype(np.float32), want, atol=2e-2)
     assert (half.argmax(-1) == want.argmax(-1)).all()
+
+
+def test_detection_of_a_larger_page(torch: Any) -> None:
+    """Tiles of which blocks take several."""
+    detects(torch, 320, 640, 48)
