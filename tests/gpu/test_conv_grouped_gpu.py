@@ -20,6 +20,7 @@ from kdsl_fuse.kernels.conv_problem import ConvProblem
 Array = np.ndarray[Any, Any]
 COPIES = grouped.COPIES
 PLANS = 8  # that are tried of each problem
+pytestmark = pytest.mark.slow  # in the simulator alone `test_conv_grouped.py` has the same
 
 
 def run(
