@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -97,26 +95,8 @@ def simulate_bound(
     return simulate_traced(kernel.trace(bound, block, cluster), grid, bound, options)
 
 
-StandIn = Callable[["KernelFunction", Place, Bound], None]
-_stand_in: ContextVar[StandIn | None] = ContextVar("stand_in", default=None)
-
-
-@contextmanager
-def launches_go_to(stand_in: StandIn) -> Iterator[None]:
-    """Let launches on NumPy arrays call `stand_in(kernel, place, arguments)` instead of running."""
-    before = _stand_in.set(stand_in)
-    try:
-        yield
-    finally:
-        _stand_in.reset(before)
-
-
 def launch_bound(kernel: KernelFunction, place: Place, bound: Bound) -> None:
     """A launch on NumPy arrays."""
-    stand_in = _stand_in.get()
-    if stand_in is not None:
-        stand_in(kernel, place, bound)
-        return
     unseen = {"profile": False}  # nobody gets to look at it
     simulate_bound(kernel, place.grid, place.block, bound, unseen, place.cluster)
 

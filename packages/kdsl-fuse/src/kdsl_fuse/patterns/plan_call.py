@@ -4,28 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from kdsl_core.dtypes import DType
-from kdsl_core.lang.arguments import Bound
-from kdsl_core.lang.launch import Place
-from kdsl_core.lang.simulate import launches_go_to, simulate_bound
 from kdsl_fuse import arrays
 from kdsl_fuse.calls import KernelCall, Needed
 from kdsl_fuse.strided import Strided
+from kdsl_fuse.work import Work, work_of
 
 _VALUE_BYTES = 16  # what addresses of values are multiples of
-
-
-@dataclass(frozen=True, eq=False)
-class Launched:
-    """A launch that was asked for."""
-
-    kernel: Any
-    place: Place
-    bound: Bound
 
 
 @dataclass(eq=False)
@@ -56,46 +46,32 @@ class PlanCall(KernelCall):
         """All launches in the simulator, with the findings of all."""
         if self.plan is None:
             return super().simulate(values, **options)
-        found: list[Any] = []
-
-        def simulated(kernel: Any, place: Place, bound: Bound) -> None:
-            found.append(
-                simulate_bound(kernel, place.grid, place.block, bound, options, place.cluster)
-            )
-
         outputs = self.empty_outputs(values)
-        with launches_go_to(simulated):
-            self.run(values, outputs)
-        total, *others = found
+        works = work_of(partial(self.run, values, outputs))
+        total, *others = (work.simulate(**options) for work in works)
         for other in others:
             total = total.followed_by(other)
         return replace(total, outputs=tuple(outputs), names=(self.output.name,))
 
-    def launches(self) -> list[Launched]:
+    def launches(self) -> list[Work]:
         """All launches, for values at multiples of 16 bytes."""
-        found: list[Launched] = []
-
-        def noted(kernel: Any, place: Place, bound: Bound) -> None:
-            found.append(Launched(kernel, place, bound))
-
         result = unfilled(self.output.dtype, Strided.dense(self.output.shape))
         reads, extras = (
             [unfilled(read.dtype, read.layout) for read in group]
             for group in (self.operands, self.extras)
         )
-        with launches_go_to(noted):
+
+        def asked_for() -> None:
             operands = self.preparation.operands(reads)
             self.plan.run(*operands, result, *extras, epilogue=self.epilogue)
-        return found
+
+        return work_of(asked_for)
 
     def needs(self) -> list[Needed]:
         """The kernels of all launches."""
         if self.plan is None:
             return super().needs()
-        return [
-            (x.kernel, x.kernel.specialised(x.bound, x.place.block, x.place.cluster))
-            for x in self.launches()
-        ]
+        return [work.needed for work in self.launches()]
 
     def module(self, target: str) -> Any:
         """The `kdsl_core.ptx.PtxModule` of the plan's own kernel."""
