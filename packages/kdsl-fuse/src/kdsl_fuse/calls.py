@@ -15,7 +15,7 @@ from kdsl_fuse.graph import Graph, Node
 from kdsl_fuse.ops import op_named
 from kdsl_fuse.strided import Shape, Strided, row_major
 
-_VALUE_BYTES = 16  # what addresses of values are multiples of
+VALUE_BYTES = 16  # what addresses of values are multiples of
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Operand:
     @property
     def align(self) -> int:
         """What the view's address is a multiple of, in bytes, where the value's is one of 16."""
-        return math.gcd(_VALUE_BYTES, self.layout.offset * self.dtype.bytes)
+        return math.gcd(VALUE_BYTES, self.layout.offset * self.dtype.bytes)
 
     def view(self, values: Mapping[str, Any]) -> Any:
         """The view itself."""

@@ -20,11 +20,9 @@ from kdsl_fuse.kernels import gemm_sm90_model as model
 from kdsl_fuse.kernels.conv_problem import ConvProblem
 from kdsl_fuse.kernels.conv_sm90_plan import ConvPlan, candidates, plan_of, refusal
 from kdsl_fuse.kernels.conv_sm90_table import KERNEL, key_of
-from kdsl_fuse.kernels.gemm_sm90 import identity
 from kdsl_fuse.kernels.gemm_sm90_config import ROOM, Sm90Config
-from kdsl_fuse.kernels.gemm_sm90_space import BOUND
+from kdsl_fuse.kernels.gemm_sm90_space import BOUND, launched, split_sums
 from kdsl_fuse.kernels.gemm_sm90_table import chosen_by, options_of
-from kdsl_fuse.kernels.sum_parts import THREADS, SumShares, along_of, sum_parts
 from kdsl_runtime.dispatch import Config
 from kdsl_runtime.problem import Problem
 from kdsl_runtime.tune import Call, Space
@@ -133,10 +131,7 @@ def parts(problem: Problem, config: Config) -> Mapping[str, ArraySpec]:
     """The parts of the sums, each laid out like the result, where K is split."""
     plan = _plan(problem, config)
     m, n = tensors(problem)["out"].shape
-    if plan.config.splits == 1:
-        return {}
-    shape, strides = ((n, m), (1, n)) if plan.product.swap else ((m, n), (n, 1))
-    return {"parts": kd.spec("f32", (*shape, plan.config.splits), strides=(*strides, m * n))}
+    return split_sums(m, n, plan.config.splits, plan.product.swap, kd.f32)
 
 
 def calls(problem: Problem, config: Config, given: Mapping[str, Any]) -> Sequence[Call]:
@@ -144,15 +139,7 @@ def calls(problem: Problem, config: Config, given: Mapping[str, Any]) -> Sequenc
     plan = _plan(problem, config)
     operands = given["x"], _permuted(given["w"], (0, 2, 1))
     out = _permuted(given["out"], (1, 0)) if plan.product.swap else given["out"]
-    statics = {"epilogue": identity, **plan.statics}
-    if plan.config.splits == 1:
-        return [Call(plan.launch, (*operands, out), statics)]
-    shares = SumShares.of(out.shape, along_of(out), plan.config.splits)
-    summing = sum_parts.configure(grid=shares.grid, block=THREADS, overlap=True)
-    return [
-        Call(plan.launch, (*operands, given["parts"]), statics),
-        Call(summing, (given["parts"], out), {"epilogue": identity, **shares.statics}),
-    ]
+    return launched(plan.launch, operands, out, given.get("parts"), plan.statics)
 
 
 def _permuted(x: Any, axes: tuple[int, ...]) -> Any:

@@ -140,12 +140,7 @@ def tensors(problem: Problem) -> Mapping[str, ArraySpec]:
 def parts(problem: Problem, config: Config) -> Mapping[str, ArraySpec]:
     """The parts of the sums, each laid out like C, where K is split."""
     plan, (m, n, _), (dtype, _) = plan_of(problem, config), _sizes(problem), _types(problem)
-    splits = plan.config.splits
-    if splits == 1:
-        return {}
-    shape, strides = ((n, m), (1, n)) if plan.swap else ((m, n), (n, 1))
-    of = model.accumulator(dtype)
-    return {"parts": kd.spec(of, (*shape, splits), strides=(*strides, m * n))}
+    return split_sums(m, n, plan.config.splits, plan.swap, model.accumulator(dtype))
 
 
 def calls(problem: Problem, config: Config, given: Mapping[str, Any]) -> Sequence[Call]:
@@ -153,15 +148,31 @@ def calls(problem: Problem, config: Config, given: Mapping[str, Any]) -> Sequenc
     plan = plan_of(problem, config)
     operands = (given["w"], given["a"]) if plan.swap else (given["a"], given["w"])
     c = _transposed(given["c"]) if plan.swap else given["c"]
-    statics = {"epilogue": identity, "config": plan.config}
-    if plan.config.splits == 1:
-        return [Call(plan.launch, (*operands, c), statics)]
-    shares = SumShares.of(c.shape, along_of(c), plan.config.splits)
+    return launched(plan.launch, operands, c, given.get("parts"), {"config": plan.config})
+
+
+def launched(
+    launch: Any, operands: Sequence[Any], c: Any, parts: Any, statics: Mapping[str, Any]
+) -> Sequence[Call]:
+    """The launch that computes C, or its `parts`, and the one that adds these up."""
+    statics = {"epilogue": identity, **statics}
+    splits = statics["config"].splits
+    if splits == 1:
+        return [Call(launch, (*operands, c), statics)]
+    shares = SumShares.of(c.shape, along_of(c), splits)
     summing = sum_parts.configure(grid=shares.grid, block=THREADS, overlap=True)
     return [
-        Call(plan.launch, (*operands, given["parts"]), statics),
-        Call(summing, (given["parts"], c), {"epilogue": identity, **shares.statics}),
+        Call(launch, (*operands, parts), statics),
+        Call(summing, (parts, c), {"epilogue": identity, **shares.statics}),
     ]
+
+
+def split_sums(m: int, n: int, splits: int, swap: bool, dtype: Any) -> Mapping[str, ArraySpec]:
+    """The parts of the sums of a result (m, n), each laid out like it; none where K is whole."""
+    if splits == 1:
+        return {}
+    shape, strides = ((n, m), (1, n)) if swap else ((m, n), (n, 1))
+    return {"parts": kd.spec(dtype, (*shape, splits), strides=(*strides, m * n))}
 
 
 def _transposed(c: Any) -> Any:

@@ -46,11 +46,16 @@ class StemPlan:
         return -(-rows * columns // self.config.tile[0]) * self.problem.batch
 
     @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block, its results and barriers included."""
+        c = self.config
+        return c.shared_bytes + c.consumers * RESULT_BYTES + model.BARRIER_BYTES
+
+    @property
     def side_by_side(self) -> int:
         """Blocks of a multiprocessor."""
-        c = self.config
-        shared = c.shared_bytes + c.consumers * RESULT_BYTES + model.BARRIER_BYTES
-        return max(min(model.SM_SHARED_BYTES // shared, 16 // (4 * c.consumers)), 1)
+        warps = 4 * self.config.consumers
+        return max(min(model.SM_SHARED_BYTES // self.shared_bytes, 16 // warps), 1)
 
     @property
     def grid(self) -> int:
@@ -123,7 +128,7 @@ def candidates(problem: ConvProblem, multiprocessors: int = MULTIPROCESSORS) -> 
 def _candidates(problem: ConvProblem, multiprocessors: int) -> Iterator[StemPlan]:
     for blocks, consumers, stages in _SHAPES:
         config = StemConfig.of(problem, blocks, consumers, stages)
-        shared = config.shared_bytes + consumers * RESULT_BYTES + model.BARRIER_BYTES
+        plan = StemPlan(problem, config, multiprocessors)
         whole = config.tile[0] // ROWS == blocks * consumers
-        if config.steps <= MOST_STEPS and shared <= model.SHARED_BYTES and whole:
-            yield StemPlan(problem, config, multiprocessors)
+        if config.steps <= MOST_STEPS and plan.shared_bytes <= model.SHARED_BYTES and whole:
+            yield plan

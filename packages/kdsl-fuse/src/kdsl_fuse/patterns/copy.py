@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from kdsl_fuse.calls import KernelCall, Preparation, operand, stored
+from kdsl_fuse.calls import KernelCall, operand, stored
 from kdsl_fuse.elements import VALUE
 from kdsl_fuse.graph import Graph, Node
 from kdsl_fuse.match import Facts
 from kdsl_fuse.patterns.base import Example, Match, Options
-from kdsl_fuse.patterns.pointwise import computable, overlaps
+from kdsl_fuse.patterns.elementwise import elementwise_call
+from kdsl_fuse.patterns.pointwise import computable
 from kdsl_fuse.reasons import Reason
-from kdsl_fuse.strided import Strided
 
 
 class Copy:
@@ -38,24 +36,5 @@ class Copy:
 
     def lower(self, graph: Graph, match: Match, options: Options) -> KernelCall:
         """One launch of `kernels/elementwise.py`, which sees the result before the reshape."""
-        import kdsl_core as kd
-        from kdsl_fuse.kernels.elementwise import choose, elementwise
-
         (x,) = graph.operands(match.anchor)
-        read = operand(graph, x)
-        plan = choose([kd.spec(x.dtype, x.shape)], [Preparation().spec(read)])
-        config = replace(plan.config, overlap=overlaps(options))
-        result, source = (Strided(plan.modes.shape, strides) for strides in plan.modes.strides)
-        return KernelCall(
-            name="elementwise",
-            kernel=elementwise,
-            grid=(plan.grid,),
-            block=(config.threads,),
-            operands=(),
-            extras=(read.seen_as(replace(source, offset=read.layout.offset)),),
-            outputs=match.stores,
-            seen=(result,),
-            statics={"function": VALUE, "config": config, "outputs": 1},
-            summary=f"{config.vectors} × {config.width} elements a thread",
-            overlap=config.overlap,
-        )
+        return elementwise_call(VALUE, [operand(graph, x)], match.stores, x.shape, options)

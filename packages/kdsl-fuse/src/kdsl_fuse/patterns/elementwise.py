@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from kdsl_fuse.calls import KernelCall, Preparation
+from kdsl_fuse.calls import KernelCall, Operand, Preparation
+from kdsl_fuse.elements import ElementFunction
 from kdsl_fuse.graph import Graph, Node
 from kdsl_fuse.match import Facts
 from kdsl_fuse.ops import ALL_OPS
@@ -20,7 +22,7 @@ from kdsl_fuse.patterns.pointwise import (
 )
 from kdsl_fuse.patterns.regions import regions_of
 from kdsl_fuse.reasons import Reason
-from kdsl_fuse.strided import Strided
+from kdsl_fuse.strided import Shape, Strided
 
 _MATRIX, _ROW = ("f16", (6, 40)), ("f16", (40,))
 
@@ -75,30 +77,41 @@ class Elementwise:
 
     def lower(self, graph: Graph, match: Match, options: Options) -> KernelCall:
         """One launch of `kernels/elementwise.py`."""
-        import kdsl_core as kd
-        from kdsl_fuse.kernels.elementwise import choose, elementwise
-
         nodes = [*match.recomputed, *match.covered]
         function, loaded = build(graph, nodes, match.stores)
         reads = [operand_of(graph, node, match.anchor.shape) for node in loaded]
-        plan = choose(
-            [kd.spec(node.dtype, node.shape) for node in match.stores],
-            [Preparation().spec(read) for read in reads],
-        )
-        config = replace(plan.config, overlap=overlaps(options))
-        layouts = [Strided(plan.modes.shape, strides) for strides in plan.modes.strides]
-        count = len(match.stores)
-        pairs = zip(reads, layouts[count:], strict=True)
-        return KernelCall(
-            name="elementwise",
-            kernel=elementwise,
-            grid=(plan.grid,),
-            block=(config.threads,),
-            operands=(),
-            extras=tuple(x.seen_as(Strided(v.shape, v.strides, x.layout.offset)) for x, v in pairs),
-            outputs=match.stores,
-            seen=tuple(layouts[:count]),
-            statics={"function": function, "config": config, "outputs": count},
-            summary=f"{config.vectors} × {config.width} elements a thread",
-            overlap=config.overlap,
-        )
+        return elementwise_call(function, reads, match.stores, match.anchor.shape, options)
+
+
+def elementwise_call(
+    function: ElementFunction,
+    reads: Sequence[Operand],
+    stores: tuple[Node, ...],
+    shape: Shape,
+    options: Options,
+) -> KernelCall:
+    """One launch of `kernels/elementwise.py`, which sees all of it in this shape."""
+    import kdsl_core as kd
+    from kdsl_fuse.kernels.elementwise import choose, elementwise
+
+    plan = choose(
+        [kd.spec(node.dtype, shape) for node in stores],
+        [Preparation().spec(read) for read in reads],
+    )
+    config = replace(plan.config, overlap=overlaps(options))
+    layouts = [Strided(plan.modes.shape, strides) for strides in plan.modes.strides]
+    count = len(stores)
+    pairs = zip(reads, layouts[count:], strict=True)
+    return KernelCall(
+        name="elementwise",
+        kernel=elementwise,
+        grid=(plan.grid,),
+        block=(config.threads,),
+        operands=(),
+        extras=tuple(x.seen_as(Strided(v.shape, v.strides, x.layout.offset)) for x, v in pairs),
+        outputs=stores,
+        seen=tuple(layouts[:count]),
+        statics={"function": function, "config": config, "outputs": count},
+        summary=f"{config.vectors} × {config.width} elements a thread",
+        overlap=config.overlap,
+    )

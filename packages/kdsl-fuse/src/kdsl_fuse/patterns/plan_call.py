@@ -11,11 +11,9 @@ import numpy as np
 
 from kdsl_core.dtypes import DType
 from kdsl_fuse import arrays
-from kdsl_fuse.calls import KernelCall, Needed
+from kdsl_fuse.calls import VALUE_BYTES, KernelCall, Needed
 from kdsl_fuse.strided import Strided
 from kdsl_fuse.work import Work, work_of
-
-_VALUE_BYTES = 16  # what addresses of values are multiples of
 
 
 @dataclass(eq=False)
@@ -85,6 +83,6 @@ class PlanCall(KernelCall):
 
 def unfilled(dtype: DType, layout: Strided) -> Any:
     """A view of memory that there is not, for who only looks at its shape, strides and address."""
-    memory = np.empty(2 * _VALUE_BYTES, np.uint8)
-    start = -memory.ctypes.data % _VALUE_BYTES
-    return arrays.view(memory[start : start + _VALUE_BYTES].view(dtype.numpy), layout)
+    memory = np.empty(2 * VALUE_BYTES, np.uint8)
+    start = -memory.ctypes.data % VALUE_BYTES
+    return arrays.view(memory[start : start + VALUE_BYTES].view(dtype.numpy), layout)

@@ -30,9 +30,10 @@ TMA_COLUMNS = 8  # of 16 bits, in which results leave by TMA
 
 @dataclass(frozen=True, eq=False)
 class Joined(Match):
-    """Matches of `GemmEpilogue` in one; `parts` are they."""
+    """Matches of `GemmEpilogue` in one: their `products`, and how they are computed together."""
 
-    parts: tuple[Match, ...] = ()
+    products: tuple[Gemm, ...] = ()
+    plan: Sm90Plan | None = None
 
 
 class SideBySide:
@@ -50,10 +51,8 @@ class SideBySide:
         """One launch for all products of the match."""
         from kdsl_fuse.kernels.products_sm90 import products_sm90
 
-        assert isinstance(match, Joined), "only joined matches have this pattern"
-        gemms = [gemm_of(graph, part) for part in match.parts]
-        plan = _plan(gemms, options)
-        assert plan is not None, "only products that have a plan are joined"
+        assert isinstance(match, Joined) and match.plan, "only joined matches have this pattern"
+        gemms, plan = match.products, match.plan
         return KernelCall(
             name="products_sm90",
             kernel=products_sm90,
@@ -80,15 +79,16 @@ def join(graph: Graph, cover: Cover, options: Options) -> Cover:
     matches = dict(cover.matches)
     for group in groups.values():
         for some in _independent(graph, group):
-            if len(some) > 1 and _plan([gemm for _, gemm in some], options) is not None:
-                parts = tuple(match for match, _ in some)
+            parts, gemms = zip(*some, strict=True)
+            plan = _plan(gemms, options) if len(some) > 1 else None
+            if plan is not None:
                 for part in parts:
                     del matches[part.root.name]
-                matches[parts[-1].root.name] = _joined(parts)
+                matches[parts[-1].root.name] = _joined(parts, gemms, plan)
     return Cover(matches, cover.reasons, cover.apart)
 
 
-def _joined(parts: tuple[Match, ...]) -> Joined:
+def _joined(parts: Sequence[Match], gemms: Sequence[Gemm], plan: Sm90Plan) -> Joined:
     return Joined(
         SideBySide(),
         tuple(node for part in parts for node in part.covered),
@@ -96,7 +96,8 @@ def _joined(parts: tuple[Match, ...]) -> Joined:
         recomputed=tuple(dict.fromkeys(node for part in parts for node in part.recomputed)),
         refused={name: why for part in parts for name, why in part.refused.items()},
         role="beside",
-        parts=parts,
+        products=tuple(gemms),
+        plan=plan,
     )
 
 
