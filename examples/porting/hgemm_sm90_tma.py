@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from operands import operands
+from products import check, launch_tiles
 from shown import show
 
 import kdsl_core as kd
@@ -100,9 +101,7 @@ def hgemm(
 
 def launch_hgemm(A: Any, B: Any, C: Any) -> dict[str, Any]:
     """How to launch it: `plan` follows from how A lies in memory."""
-    majors = "TN" if A.strides[1] == A.itemsize else "NT"
-    grid = C.shape[0] // TILE_M, C.shape[1] // TILE_N
-    return {"grid": grid, "block": THREADS, "args": (A, B, C), "kwargs": {"plan": plan(majors)}}
+    return launch_tiles(plan, (TILE_M, TILE_N), THREADS, A, B, C)
 
 
 def example_hgemm() -> dict[str, Any]:
@@ -112,11 +111,7 @@ def example_hgemm() -> dict[str, Any]:
 
 def main() -> None:
     """Both kinds of operands in the simulator, compared with NumPy."""
-    for majors in ("TN", "NT"):
-        a, b, c = operands(128, 128, 128, majors, np.float16)
-        kd.simulate(hgemm, **launch_hgemm(a, b, c))
-        np.testing.assert_allclose(c, a.astype(np.float64) @ b.T, rtol=0.01, atol=0.2)
-        print(f"{majors}: C of {len(a)} × {len(b)} is right, and nothing raced")
+    check(hgemm, launch_hgemm, 128, np.float16, rtol=0.01, atol=0.2)
 
 
 if __name__ == "__main__":

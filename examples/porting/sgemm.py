@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from operands import operands
+from products import check, launch_tiles
 from shown import show
 
 import kdsl_core as kd
@@ -92,9 +93,7 @@ def sgemm(
 
 def launch_sgemm(A: Any, B: Any, C: Any) -> dict[str, Any]:
     """How to launch it: `plan` follows from how A lies in memory."""
-    majors = "TN" if A.strides[1] == A.itemsize else "NT"
-    grid = C.shape[0] // TILE_M, C.shape[1] // TILE_N
-    return {"grid": grid, "block": THREADS, "args": (A, B, C), "kwargs": {"plan": plan(majors)}}
+    return launch_tiles(plan, (TILE_M, TILE_N), THREADS, A, B, C)
 
 
 def example_sgemm() -> dict[str, Any]:
@@ -104,11 +103,7 @@ def example_sgemm() -> dict[str, Any]:
 
 def main() -> None:
     """Both kinds of operands in the simulator, compared with NumPy."""
-    for majors in ("TN", "NT"):
-        a, b, c = operands(128, 128, 40, majors, np.float32)
-        kd.simulate(sgemm, **launch_sgemm(a, b, c))
-        np.testing.assert_allclose(c, a.astype(np.float64) @ b.T, rtol=1e-5, atol=1e-5)
-        print(f"{majors}: C of {len(a)} × {len(b)} is right, and nothing raced")
+    check(sgemm, launch_sgemm, 40, np.float32, rtol=1e-5, atol=1e-5)
 
 
 if __name__ == "__main__":
