@@ -30,8 +30,9 @@ from kdsl_fuse.kernels import conv_depthwise_space as space
 from kdsl_fuse.kernels.conv_depthwise_norm import Normalised
 from kdsl_fuse.kernels.conv_depthwise_norm_plan import NormalisedPlan, affine, biased
 from kdsl_fuse.kernels.conv_depthwise_plan import DepthwisePlan, DirectPlan, choose
-from kdsl_fuse.kernels.conv_depthwise_sm90 import KERNELS, identity
+from kdsl_fuse.kernels.conv_depthwise_sm90 import KERNELS
 from kdsl_fuse.kernels.conv_problem import ConvProblem
+from kdsl_fuse.kernels.gemm_sm90 import identity
 
 Plan = DepthwisePlan | DirectPlan | NormalisedPlan
 TARGET = "sm_90a"

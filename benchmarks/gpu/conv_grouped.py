@@ -30,9 +30,9 @@ from sides import Result, Sides, run
 
 import kdsl_core as kd
 from kdsl_core.ir.target import target_of
-from kdsl_fuse.kernels.conv_grouped import identity
 from kdsl_fuse.kernels.conv_grouped_plan import GroupedPlan, broadcast, candidates, choose
 from kdsl_fuse.kernels.conv_problem import ConvProblem
+from kdsl_fuse.kernels.gemm_sm90 import identity
 
 functional = torch.nn.functional
 KEPT = 3  # of kdsl's plans, timed by turns

@@ -10,8 +10,9 @@ import ml_dtypes
 import numpy as np
 
 import kdsl_core as kd
-from kdsl_fuse.kernels.conv_grouped import ENTRIES, identity
+from kdsl_fuse.kernels.conv_grouped import ENTRIES
 from kdsl_fuse.kernels.conv_grouped_config import GroupedConfig
+from kdsl_fuse.kernels.gemm_sm90 import identity
 
 Array = np.ndarray[Any, Any]
 BF16 = ml_dtypes.bfloat16

@@ -25,8 +25,9 @@ from kdsl_fuse.kernels.conv_depthwise_plan import (
     problem_of,
     refusal,
 )
-from kdsl_fuse.kernels.conv_depthwise_sm90 import KERNELS, identity
+from kdsl_fuse.kernels.conv_depthwise_sm90 import KERNELS
 from kdsl_fuse.kernels.conv_problem import ConvProblem
+from kdsl_fuse.kernels.gemm_sm90 import identity
 
 Array = np.ndarray[Any, Any]
 BF16 = ml_dtypes.bfloat16

@@ -10,8 +10,9 @@ import kdsl_core as kd
 from fuse.test_sm90_builds import MOST_SHARED
 from kdsl_fuse.kernels.conv_depthwise import conv_depthwise
 from kdsl_fuse.kernels.conv_depthwise_plan import DepthwisePlan, DirectPlan, choose
-from kdsl_fuse.kernels.conv_depthwise_sm90 import KERNELS, identity
+from kdsl_fuse.kernels.conv_depthwise_sm90 import KERNELS
 from kdsl_fuse.kernels.conv_problem import ConvProblem
+from kdsl_fuse.kernels.gemm_sm90 import identity
 from kdsl_runtime.assemble import assemble
 
 

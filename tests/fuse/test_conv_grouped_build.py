@@ -8,9 +8,10 @@ import pytest
 
 import kdsl_core as kd
 from fuse.test_conv_grouped import PROBLEMS, relu
-from kdsl_fuse.kernels.conv_grouped import ENTRIES, identity
+from kdsl_fuse.kernels.conv_grouped import ENTRIES
 from kdsl_fuse.kernels.conv_grouped_plan import GroupedPlan, candidates, choose
 from kdsl_fuse.kernels.conv_problem import ConvProblem
+from kdsl_fuse.kernels.gemm_sm90 import identity
 from kdsl_runtime.assemble import assemble
 
 TIGHTEST = 2  # candidates of a problem, those with the fewest registers to spare

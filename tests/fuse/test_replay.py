@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,9 +13,8 @@ import kdsl_fuse as kf
 from kdsl_core.lang.launch import Launch
 from kdsl_fuse import arrays as library_arrays
 from kdsl_fuse.plan import Plan
-from kdsl_runtime import arrays
 from kdsl_runtime.array_readers import guard_of
-from runtime.fake_gpu import FakeGpu
+from runtime.fake_gpu import FakeGpu, claim_tensors
 
 torch = pytest.importorskip("torch")
 EMPTY = torch.empty
@@ -26,13 +24,7 @@ POINTERS = (ctypes.c_uint64,) * 3  # of each launch at least
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
     """A GPU of sm_80 on which every tensor seems to lie, new memory always in the same places."""
-    described = arrays._from_torch
-
-    def claimed(tensor: Any, name: str) -> arrays.ArrayInfo:
-        return replace(described(tensor, name), device=("cuda", 0))
-
-    monkeypatch.setattr(arrays, "_from_torch", claimed)
-    monkeypatch.setattr(arrays, "_describers", {})
+    claim_tensors(monkeypatch)
     monkeypatch.setattr(library_arrays, "device_index", lambda array: 0)
     memory = torch.zeros(1 << 20, dtype=torch.uint8)
 

@@ -13,17 +13,6 @@ pytestmark = pytest.mark.gpu
 TOLERANCE = {"float32": 2e-5, "float16": 2e-3, "bfloat16": 2e-2}
 
 
-@pytest.fixture
-def torch() -> Any:
-    """PyTorch with its GPU, compiling anew."""
-    found = pytest.importorskip("torch")
-    if not found.cuda.is_available():
-        pytest.skip("torch sees no GPU")
-    found._dynamo.reset()
-    found.manual_seed(2)
-    return found
-
-
 CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "stem": ((4, 3, 65, 63), (32, 3, 7, 7), {"stride": 2, "padding": 3}),
     "dense": ((2, 64, 28, 28), (96, 64, 3, 3), {"padding": 1}),

@@ -12,10 +12,11 @@ from execution import Executor
 from fuse import test_conv_grouped as grouped
 from fuse.grouped_runs import BF16, Images, assert_close, exact, operands
 from kdsl_core import target_of
-from kdsl_fuse.kernels.conv_grouped import ENTRIES, identity
+from kdsl_fuse.kernels.conv_grouped import ENTRIES
 from kdsl_fuse.kernels.conv_grouped_config import GroupedConfig
 from kdsl_fuse.kernels.conv_grouped_plan import candidates
 from kdsl_fuse.kernels.conv_problem import ConvProblem
+from kdsl_fuse.kernels.gemm_sm90 import identity
 
 Array = np.ndarray[Any, Any]
 COPIES = grouped.COPIES

@@ -18,15 +18,6 @@ ocr.require()
 pytestmark = pytest.mark.gpu
 
 
-@pytest.fixture
-def torch() -> Any:
-    """PyTorch with its GPU."""
-    found = pytest.importorskip("torch")
-    if not found.cuda.is_available():
-        pytest.skip("torch sees no GPU")
-    return found
-
-
 def on_gpu(torch: Any, function: Any, x: Any) -> Any:
     """The function of an array, computed on the GPU; its plan has a kernel for all operators."""
     there = torch.from_numpy(x).cuda()

@@ -12,17 +12,6 @@ from kdsl_fuse.frontends.torch.backend import kdsl
 pytestmark = pytest.mark.gpu
 
 
-@pytest.fixture
-def torch() -> Any:
-    """PyTorch with its GPU, compiling anew."""
-    found = pytest.importorskip("torch")
-    if not found.cuda.is_available():
-        pytest.skip("torch sees no GPU")
-    found._dynamo.reset()
-    found.manual_seed(2)
-    return found
-
-
 def block(torch: Any) -> Any:
     """An encoder layer's second half."""
     nn = torch.nn

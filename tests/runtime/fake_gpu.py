@@ -7,12 +7,13 @@ import enum
 import itertools
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
 
-from kdsl_runtime import driver, launch
+from kdsl_runtime import arrays, driver, launch
 from kdsl_runtime.arrays import contiguous_strides
 from kdsl_runtime.submission import Attribute
 
@@ -106,6 +107,17 @@ class FakeGpu:
     def _load(self, image: bytes, index: int) -> int:
         self.images.append(image)
         return next(self._numbers)
+
+
+def claim_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every tensor of torch seem to lie on the GPU."""
+    described = arrays._from_torch
+
+    def claimed(tensor: Any, name: str) -> arrays.ArrayInfo:
+        return replace(described(tensor, name), device=("cuda", 0))
+
+    monkeypatch.setattr(arrays, "_from_torch", claimed)
+    monkeypatch.setattr(arrays, "_describers", {})
 
 
 class _Dtype:

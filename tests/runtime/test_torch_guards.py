@@ -6,16 +6,14 @@ import ctypes
 import gc
 import weakref
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import kdsl_core as kd
 from kdsl_core.lang.launch import Launch
-from kdsl_runtime import arrays
 from kdsl_runtime.array_readers import guard_of
-from runtime.fake_gpu import FakeGpu
+from runtime.fake_gpu import FakeGpu, claim_tensors
 
 torch = pytest.importorskip("torch")
 SHAPE = (8, 16)
@@ -62,13 +60,7 @@ SAME, KNOWN, LONG = (0, 0), (1, 0), (1, 1)
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
     """A GPU on which every tensor seems to lie."""
-    described = arrays._from_torch
-
-    def claimed(tensor: Any, name: str) -> arrays.ArrayInfo:
-        return replace(described(tensor, name), device=("cuda", 0))
-
-    monkeypatch.setattr(arrays, "_from_torch", claimed)
-    monkeypatch.setattr(arrays, "_describers", {})
+    claim_tensors(monkeypatch)
     moved.clear()
     return FakeGpu(monkeypatch, types=(ctypes.c_uint64,))
 

@@ -15,8 +15,9 @@ from kdsl_fuse.kernels import conv_depthwise_plan as plain
 from kdsl_fuse.kernels import conv_depthwise_space as space
 from kdsl_fuse.kernels.conv_depthwise_config import STRIP, DepthwiseConfig
 from kdsl_fuse.kernels.conv_depthwise_norm import Normalised
-from kdsl_fuse.kernels.conv_depthwise_sm90 import KERNELS, identity
+from kdsl_fuse.kernels.conv_depthwise_sm90 import KERNELS
 from kdsl_fuse.kernels.conv_problem import ConvProblem
+from kdsl_fuse.kernels.gemm_sm90 import identity
 
 # blocks that share the channels of a pixel ↦ how many such clusters run at a time on an H200, with
 # one block on each multiprocessor

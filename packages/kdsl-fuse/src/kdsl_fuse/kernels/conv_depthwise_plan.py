@@ -21,8 +21,9 @@ from kdsl_fuse.kernels.conv_depthwise_config import (
     DepthwiseConfig,
     DirectConfig,
 )
-from kdsl_fuse.kernels.conv_depthwise_sm90 import KERNELS, identity
+from kdsl_fuse.kernels.conv_depthwise_sm90 import KERNELS
 from kdsl_fuse.kernels.conv_problem import ConvProblem
+from kdsl_fuse.kernels.gemm_sm90 import identity
 from kdsl_fuse.kernels.gemm_sm90_plan import MULTIPROCESSORS
 from kdsl_fuse.kernels.vectors import common_width
 from kdsl_fuse.strided import Strided

@@ -399,8 +399,3 @@ class Worker:
 def flat(tensor: Any) -> Any:
     """All elements of a swizzled allocation, by their places."""
     return kd.recast(tensor, tensor.dtype, kd.Layout(kd.cosize(tensor.layout)))
-
-
-def identity(acc: Any) -> Any:
-    """The epilogue that changes nothing."""
-    return acc

@@ -9,8 +9,6 @@ while copies bring the slabs of the next ones.
 
 from __future__ import annotations
 
-from typing import Any
-
 import kdsl_core as kd
 from kdsl_core.collective.pipeline import RingPosition
 from kdsl_fuse.kernels.conv_grouped_halo import AsyncHalo, TmaHalo, fill_ring
@@ -121,8 +119,3 @@ def compute_strips(window, results, tile, starts, strips, fixed):
     sums = [window.multiply(starts, strip) for strip in strips]
     for acc, operands, strip in zip(sums, parts, strips, strict=True):
         results.keep(acc, operands, strip)
-
-
-def identity(acc: Any) -> Any:
-    """The tail that changes nothing."""
-    return acc

@@ -14,9 +14,10 @@ from kdsl_core.lang.arguments import ArrayFacts, facts_of
 from kdsl_fuse import arrays
 from kdsl_fuse.kernels import conv_grouped_model as model
 from kdsl_fuse.kernels import conv_grouped_table as table
-from kdsl_fuse.kernels.conv_grouped import ENTRIES, identity
+from kdsl_fuse.kernels.conv_grouped import ENTRIES
 from kdsl_fuse.kernels.conv_grouped_config import LINES, OCTET, PAIRED, PANEL, GroupedConfig
 from kdsl_fuse.kernels.conv_problem import ConvProblem
+from kdsl_fuse.kernels.gemm_sm90 import identity
 from kdsl_fuse.kernels.gemm_sm90_plan import MULTIPROCESSORS
 from kdsl_fuse.strided import Strided, broadcasts
 
