@@ -16,19 +16,19 @@ import argparse
 import math
 import tomllib
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import timing
 import torch
+from conv_cases import Case, exact, normal
 from shapes import SHAPES_FILE, buffer_sets
 from sides import Result, Sides, run
 
 import kdsl_core as kd
 from kdsl_fuse.kernels import gemm_sm90_plan, stem_sm90_plan
-from kdsl_fuse.kernels.conv_problem import ConvProblem
 from kdsl_fuse.kernels.conv_sm90_plan import ConvPlan, choose, plan_of
 from kdsl_fuse.kernels.conv_sm90_space import designs
 from kdsl_fuse.kernels.gemm_sm90 import identity
@@ -38,47 +38,14 @@ KEPT = 4  # of kdsl's plans, timed by turns
 EPSILON = 1e-5  # of the BatchNorm
 
 
-@dataclass(frozen=True)
-class Case:
-    """A convolution, alone or with BatchNorm, residual and ReLU."""
-
-    problem: ConvProblem
-    fused: bool = False
-
-    @classmethod
-    def of(cls, row: list[int], fused: bool) -> Case:
-        """From [images, height, width, channels, filters, kernel, stride, groups]."""
-        n, h, w, c, k, r, stride, groups = row
-        pad = r // 2
-        problem = ConvProblem(
-            n, h, w, c, k, (r, r), (stride, stride), (pad, pad), groups=groups
-        )  # fmt: skip
-        return cls(problem, fused)
-
-    @property
-    def name(self) -> str:
-        """One of a kind."""
-        p = self.problem
-        tail = " fused" if self.fused else ""
-        size = f"{p.batch}x{p.height}x{p.width}x{p.channels}->{p.filters}"
-        return f"{size} {p.kernel[0]}x{p.kernel[1]}/{p.stride[0]}{tail}"
-
-    @property
-    def bytes(self) -> int:
-        """Input, filters, result and residual."""
-        (p, q), b = self.problem.output, self.problem.batch
-        residual = 2 * b * p * q * self.problem.filters if self.fused else 0
-        return self.problem.moved_bytes(2) + residual
-
-
 class Set:
     """One set of buffers, NHWC; PyTorch sees them as NCHW, channels last."""
 
     def __init__(self, case: Case) -> None:
         p = case.problem
         taps = p.kernel[0] * p.kernel[1] * p.channels
-        self.x = self.normal(p.batch, p.height, p.width, p.channels)
-        self.w = self.normal(p.filters, *p.kernel, p.channels) / math.sqrt(taps)
+        self.x = normal(p.batch, p.height, p.width, p.channels)
+        self.w = normal(p.filters, *p.kernel, p.channels) / math.sqrt(taps)
         self.out = torch.empty(p.batch, *p.output, p.filters, device="cuda", dtype=torch.bfloat16)
         self.extras: tuple[torch.Tensor, ...] = ()
         if case.fused:
@@ -88,21 +55,11 @@ class Set:
             scale = self.gain / torch.sqrt(self.variance + EPSILON)
             self.extras = (scale, self.bias - self.mean * scale, self.residual)
 
-    @staticmethod
-    def normal(*shape: int) -> torch.Tensor:
-        """Normal numbers."""
-        return torch.randn(*shape, device="cuda", dtype=torch.bfloat16)
-
 
 def exact_of(case: Case, s: Set) -> torch.Tensor:
     """The first and the last image's results in f64."""
     some = [0, -1]
-    x, w = s.x[some].double(), s.w.double()
-    p = case.problem
-    with torch.backends.cudnn.flags(enabled=False):
-        y = functional.conv2d(
-            x.permute(0, 3, 1, 2), w.permute(0, 3, 1, 2), None, p.stride, p.padding, p.dilation
-        ).permute(0, 2, 3, 1)
+    y = exact(s.x[some], s.w, case.problem)
     if case.fused:
         scale, bias, residual = s.extras
         y = torch.relu(y * scale.double() + bias.double() + residual[some].double())

@@ -19,54 +19,23 @@ import random
 import time
 import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import timing
 import torch
+from conv_cases import Case, exact, normal
 from shapes import SHAPES_FILE, buffer_sets
 from sides import Result, Sides, run
 
 import kdsl_core as kd
 from kdsl_core.ir.target import target_of
 from kdsl_fuse.kernels.conv_grouped_plan import GroupedPlan, broadcast, candidates, choose
-from kdsl_fuse.kernels.conv_problem import ConvProblem
 from kdsl_fuse.kernels.gemm_sm90 import identity
 
 functional = torch.nn.functional
 KEPT = 3  # of kdsl's plans, timed by turns
 PROMISING = 80  # plans from which others are drawn
-
-
-@dataclass(frozen=True)
-class Case:
-    """A convolution, alone or with bias, residual and ReLU."""
-
-    problem: ConvProblem
-    fused: bool = False
-
-    @classmethod
-    def of(cls, row: list[int], fused: bool) -> Case:
-        """From [images, height, width, channels, filters, kernel, stride, groups]."""
-        n, h, w, c, k, r, step, groups = row
-        sizes = (n, h, w, c, k, (r, r), (step, step), (r // 2, r // 2))
-        return cls(ConvProblem(*sizes, groups=groups), fused)
-
-    @property
-    def name(self) -> str:
-        """One of a kind."""
-        p = self.problem
-        tail = " fused" if self.fused else ""
-        size = f"{p.batch}x{p.height}x{p.width}x{p.channels}->{p.filters}"
-        return f"{size} {p.kernel[0]}x{p.kernel[1]}/{p.stride[0]} g{p.groups}{tail}"
-
-    @property
-    def bytes(self) -> int:
-        """Input, filters, result and residual."""
-        (p, q), b = self.problem.output, self.problem.batch
-        residual = 2 * b * p * q * self.problem.filters if self.fused else 0
-        return self.problem.moved_bytes(2) + residual
 
 
 class Set:
@@ -75,29 +44,20 @@ class Set:
     def __init__(self, case: Case) -> None:
         p = case.problem
         depth = p.channels // p.groups
-        self.x = self.normal(p.batch, p.height, p.width, p.channels)
-        self.w = self.normal(p.filters, *p.kernel, depth)
+        self.x = normal(p.batch, p.height, p.width, p.channels)
+        self.w = normal(p.filters, *p.kernel, depth)
         self.w /= math.sqrt(depth * p.kernel[0] * p.kernel[1])
         self.out = torch.empty(p.batch, *p.output, p.filters, device="cuda", dtype=torch.bfloat16)
         self.extras: tuple[torch.Tensor, ...] = ()
         if case.fused:
-            self.bias, self.residual = self.normal(p.filters), torch.randn_like(self.out)
+            self.bias, self.residual = normal(p.filters), torch.randn_like(self.out)
             self.extras = (broadcast(self.bias, tuple(self.out.shape)), self.residual)
-
-    @staticmethod
-    def normal(*shape: int) -> torch.Tensor:
-        """Normal numbers."""
-        return torch.randn(*shape, device="cuda", dtype=torch.bfloat16)
 
 
 def exact_of(case: Case, s: Set) -> torch.Tensor:
     """The first and the last image's results in f64."""
     some = [0, -1]
-    x, w = (a.double().permute(0, 3, 1, 2) for a in (s.x[some], s.w))
-    p = case.problem
-    with torch.backends.cudnn.flags(enabled=False):
-        y = functional.conv2d(x, w, None, p.stride, p.padding, p.dilation, p.groups)
-    y = y.permute(0, 2, 3, 1)
+    y = exact(s.x[some], s.w, case.problem)
     if case.fused:
         y = torch.relu(y + s.bias.double() + s.residual[some].double())
     return y
