@@ -1,11 +1,11 @@
-"""Attention against PyTorch's backends (cuDNN, flash, eager of torch.compile), by turns.
+"""Attention against PyTorch's backends (cuDNN, flash, eager, torch.compile) and Triton, by turns.
 
     python3 benchmarks/gpu/attention.py --seconds 95
 
 The shapes are `attention.forward` of benchmarks/shapes.toml, in bf16 of normal numbers, laid out
 (batch, sequence, heads, dimension). Each side is checked against f64 at sampled queries, then timed
-as CUDA graphs over rotating buffers. The ratio is the fastest of PyTorch's over the fastest of
-kdsl's.
+as CUDA graphs over rotating buffers. The ratio is the fastest of the others over the fastest
+of kdsl's.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import triton_peers
 from shapes import SHAPES_FILE, buffer_sets
 from sides import Result, Sides, run
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -148,7 +149,8 @@ def ours(plan: AttentionPlan) -> Callable[[Set], torch.Tensor]:
 def measure(case: Case, options: argparse.Namespace) -> Result:
     """All that is known of a case after measuring it."""
     sides = sides_of(case)
-    for name, launch in peers(case, options.compile).items():
+    tritons = triton_peers.attention(case.problem, case.causal)
+    for name, launch in (*peers(case, options.compile).items(), *tritons.items()):
         sides.add(name, launch)
     plans = plans_of(case)
     for plan in plans:

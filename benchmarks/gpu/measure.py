@@ -11,6 +11,7 @@ from typing import Any
 
 import peers
 import torch
+import triton_peers
 from cublaslt import CublasError
 from operands import Buffers, Checker, buffers_of, spoil
 from shapes import Case
@@ -34,8 +35,8 @@ Note = Callable[[str], None]
 @dataclass(frozen=True)
 class Options:
     """How much is tried: `first` right candidates of ours, or all with `tune`; the best `keep` of
-    those, and 2 of cuBLASLt's, are timed for about `seconds`. Of a shape in `plans` ("MxNxK") those
-    are candidates, and all are tried."""
+    those, 2 of cuBLASLt's and Triton's best are timed for about `seconds`. Of a shape in `plans`
+    ("MxNxK") those are candidates, and all are tried."""
 
     seconds: float = 1.0
     tune: bool = False
@@ -132,11 +133,14 @@ def measure(case: Case, options: Options, excluded: frozenset[str], note: Note) 
             trial.check(" ".join(name.split()[:-1]), name, launch)
     except CublasError as error:
         trial.fail("cuBLASLt", error)
+    for name, launch in triton_peers.products(case, trial.sets).items():
+        trial.check("Triton", name, launch)
     check_ours(trial, options)
     chosen = [
         *trial.best("torch", 4),
         *trial.best("cuBLASLt", 2),
         *trial.best("cuBLASLt fast", 2),
+        *trial.best("Triton", 1),
         *trial.best("kdsl", options.keep),
     ]
     sides = trial.prepared(chosen)

@@ -3,10 +3,10 @@
     python3 benchmarks/gpu/mlp.py --seconds 95
 
 All sides of a shape (kdsl's plans, torch eager and torch.compile, with two weights or with one that
-holds both) run as CUDA graphs over rotating buffers of normal bf16. Each is first checked against
-f64 at sampled places. The ratio is the fastest of PyTorch's over the fastest of kdsl's; "chosen" is
-the plan that kdsl takes when nothing was measured. With `--down`, the product behind it is timed,
-too, on all sides.
+holds both, and a kernel of Triton's) run as CUDA graphs over rotating buffers of normal bf16. Each
+is first checked against f64 at sampled places. The ratio is the fastest of the others over the
+fastest of kdsl's; "chosen" is the plan that kdsl takes when nothing was measured. With `--down`,
+the product behind it is timed, too, on all sides.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import triton_peers
 from shapes import SHAPES_FILE, buffer_sets
 from sides import Result, Sides, run
 
@@ -146,6 +147,18 @@ def peers(case: Case) -> dict[str, Callable[[Set], torch.Tensor]]:
     }
 
 
+def tritons(case: Case) -> dict[str, Callable[[Set], torch.Tensor]]:
+    """Triton's kernel of the gated product; what follows is PyTorch's."""
+    found = triton_peers.gated(case.m, case.inner, case.hidden, case.act)
+    if not case.down:
+        return found
+
+    def behind(first: Callable[[Set], torch.Tensor]) -> Callable[[Set], torch.Tensor]:
+        return lambda s: functional.linear(first(s), s.down)
+
+    return {name: behind(first) for name, first in found.items()}
+
+
 def plans_of(case: Case, options: argparse.Namespace) -> list[GatedPlan]:
     """kdsl's plans: the chosen one first, then stated ones or candidates."""
     sizes = case.m, case.inner, case.hidden
@@ -159,13 +172,14 @@ def plans_of(case: Case, options: argparse.Namespace) -> list[GatedPlan]:
 def measure(case: Case, options: argparse.Namespace) -> Result:
     """All that is known of a case after measuring it."""
     sides = sides_of(case)
-    for name, launch in peers(case).items():
+    for name, launch in (*peers(case).items(), *tritons(case).items()):
         sides.add(name, launch)
     plans = plans_of(case, options)
     for plan in plans:
         sides.add(f"kdsl {plan}", ours(plan, case))
     chosen = f"kdsl {plans[0]}"
-    best = [*sides.quickest("torch", 4), *sides.quickest("kdsl", KEPT)]
+    best = [*sides.quickest("torch", 4), *sides.quickest("Triton", 1)]
+    best += sides.quickest("kdsl", KEPT)
     best += [chosen] if chosen in sides.launches else []
     return {
         "name": case.name, "flops": case.flops, "bytes": case.bytes, "chosen": chosen,

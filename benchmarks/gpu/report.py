@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 Result = dict[str, Any]
+RIVALS = ("torch", "cuBLASLt", "Triton")
 
 
 def geomean(values: Iterable[float]) -> float:
@@ -29,9 +30,9 @@ def fastest(result: Result, owner: str) -> tuple[str, float] | None:
 
 
 def ratio(result: Result) -> float | None:
-    """How many times faster kdsl is than the better peer."""
+    """How many times faster kdsl is than the best peer."""
     ours = fastest(result, "kdsl")
-    rivals = [side[1] for side in (fastest(result, o) for o in ("torch", "cuBLASLt")) if side]
+    rivals = [side[1] for side in (fastest(result, owner) for owner in RIVALS) if side]
     return min(rivals) / ours[1] if ours and rivals else None
 
 
@@ -42,10 +43,10 @@ def _cell(side: tuple[str, float] | None, flops: int) -> str:
 
 
 def case_line(result: Result) -> str:
-    """Microseconds and TFLOP/s of kdsl, PyTorch and cuBLASLt, and the ratio to the better one."""
+    """Microseconds and TFLOP/s of kdsl and its peers, and the ratio to the best of them."""
     if "error" in result:
         return f"{result['name']:<42} failed: {' '.join(result['error'].split())[-100:]}"
-    sides = [fastest(result, owner) for owner in ("kdsl", "torch", "cuBLASLt")]
+    sides = [fastest(result, owner) for owner in ("kdsl", *RIVALS)]
     cells = "  ".join(_cell(side, result["flops"]) for side in sides)
     found = ratio(result)
     verdict = "    —" if found is None else f"{found:5.3f}"
@@ -84,7 +85,7 @@ def table(results: list[Result], device: dict[str, str], copy: float | None) -> 
     lines = [" · ".join(f"{key} {value}" for key, value in device.items())]
     if copy:
         lines.append(f"device copy {1e-12 * copy:.2f} TB/s")
-    columns = "  ".join(f"{title:>17}" for title in ("kdsl", "torch", "cuBLASLt"))
+    columns = "  ".join(f"{title:>17}" for title in ("kdsl", *RIVALS))
     lines.append(f"{'µs and TFLOP/s':<42} {columns}  ratio")
     lines += [case_line(result) for result in results]
     for name in dict.fromkeys(result["set"] for result in results):

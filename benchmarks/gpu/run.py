@@ -2,7 +2,7 @@
 
     python3 benchmarks/gpu/run.py --seconds 540 [--only decode attention] [--commit HASH]
 
-Needs this repository, PyTorch and a CUDA GPU; Triton and torch.compile are measured where they are.
+Needs this repository, PyTorch and a CUDA GPU; Triton is measured where it is.
 Each group of shapes is a process of its own (see `suite.py`), so that one which fails costs only
 itself. Shapes are added to results/gpu/<commit>-<device>.json, which ends with when, on what and
 with which tools they were measured: several calls make one record. In a shape all programs ran by
@@ -17,6 +17,7 @@ import datetime
 import importlib.metadata
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -111,15 +112,26 @@ def measure(group: Group, seconds: float) -> tuple[list[Shape], str]:
         script, limit = str(HERE / group.script), f"{seconds:g}"
         words = [sys.executable, script, *group.words, "--seconds", limit]
         log = Path(folder) / "log"
-        with log.open("wb") as output, contextlib.suppress(subprocess.TimeoutExpired):
-            subprocess.run(
-                words, env=environment, stdout=output, stderr=output,
-                timeout=seconds + GRACE_SECONDS, check=False,
-            )  # fmt: skip
+        with log.open("wb") as output:
+            ended(subprocess.Popen(words, env=environment, stdout=output, stderr=output,
+                                   start_new_session=True), seconds + GRACE_SECONDS)  # fmt: skip
         text = log.read_text(errors="replace")
         found = Path(folder) / group.json
         record = json.loads(found.read_text()) if found.exists() else {}
         return list(shapes_of(group, record)), text
+
+
+def ended(script: subprocess.Popen[bytes], seconds: float) -> None:
+    """Wait for a script, then end what it left behind: its workers would disturb the next one."""
+    try:
+        script.wait(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        script.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            script.wait(timeout=1.0)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(script.pid, signal.SIGKILL)
+    script.wait()
 
 
 def add(path: Path, facts: dict[str, Any], measured: list[Shape]) -> None:

@@ -23,6 +23,7 @@ from kdsl_core.errors import KdslError
 
 FAILURES = (KdslError, RuntimeError, ValueError, TypeError, LookupError, AttributeError)
 WORST_ERROR = 1e-2  # of sampled results, relative to their norm
+RIVALS = ("torch", "Triton")  # how the names of other programs' sides start
 Result = dict[str, Any]
 
 
@@ -52,7 +53,7 @@ class Sides:
             found = self.sample(program(self.sets[0])).double()
             error = float((found - self.exact).norm() / self.exact.norm())
         except FAILURES as problem:
-            self.failures[name] = f"{type(problem).__name__}: {problem}".splitlines()[0]
+            self.failures[name] = one_line(problem)
             return
         if not error < WORST_ERROR:
             self.failures[name] = f"error {error:.1e}"
@@ -65,15 +66,22 @@ class Sides:
         names = [name for name in self.launches if name.startswith(prefix)]
         if len(names) <= most:
             return names
-        seconds = {name: timing.quick(self.launches[name], len(self.sets)) for name in names}
-        return sorted(names, key=seconds.__getitem__)[:most]
+        seconds = {}
+        for name in names:
+            try:
+                seconds[name] = timing.quick(self.launches[name], len(self.sets))
+            except FAILURES as problem:
+                self.failures[name] = one_line(problem)
+        return sorted(seconds, key=seconds.__getitem__)[:most]
 
     def timed(self, names: Iterable[str], seconds: float) -> Result:
         """What is known of the sides after timing those named by turns, for the JSON."""
-        chosen = {
-            name: timing.prepared(self.launches[name], len(self.sets))
-            for name in dict.fromkeys(names)
-        }
+        chosen = {}
+        for name in dict.fromkeys(names):
+            try:
+                chosen[name] = timing.prepared(self.launches[name], len(self.sets))
+            except FAILURES as problem:
+                self.failures[name] = one_line(problem)
         found = timing.interleaved(chosen, seconds)
         records = {
             name: {**times.record(), "error": self.errors[name]} for name, times in found.items()
@@ -81,23 +89,30 @@ class Sides:
         return {"sides": records, "failures": self.failures}
 
 
-def fastest(result: Result, prefix: str) -> tuple[str, float]:
-    """Name and seconds of the fastest side of a kind; infinite where there is none."""
+def one_line(problem: BaseException) -> str:
+    """An error's type, and the first line of what it says."""
+    return f"{type(problem).__name__}: {problem}".splitlines()[0]
+
+
+def fastest(result: Result, *prefixes: str) -> tuple[str, float]:
+    """Name and seconds of the fastest side of some kinds; infinite where there is none."""
     sides = {
-        name: side["median"] for name, side in result["sides"].items() if name.startswith(prefix)
+        name: side["median"] for name, side in result["sides"].items() if name.startswith(prefixes)
     }
     name = min(sides, key=sides.__getitem__, default="")
     return name, sides.get(name, math.inf)
 
 
 def ratio(result: Result) -> float:
-    """How many times faster kdsl's fastest side is than PyTorch's."""
-    return fastest(result, "torch")[1] / fastest(result, "kdsl")[1]
+    """How many times faster kdsl's fastest side is than the others'."""
+    return fastest(result, *RIVALS)[1] / fastest(result, "kdsl")[1]
 
 
 def line(result: Result) -> str:
-    """A case in the table: kdsl's fastest side and PyTorch's, and what `chosen` would give."""
-    (mine, seconds), (peer, rival) = fastest(result, "kdsl"), fastest(result, "torch")
+    """A case in the table: kdsl's fastest side and the others', and what `chosen` would give."""
+    if "error" in result:
+        return f"{result['name']:<36} failed: {result['error'][:160]}"
+    (mine, seconds), (peer, rival) = fastest(result, "kdsl"), fastest(result, *RIVALS)
     chosen = result["sides"].get(result["chosen"], {}).get("median", math.nan)
     teraflops = 1e-12 * result["flops"]
     return (
@@ -113,26 +128,39 @@ def table(results: list[Result], facts: dict[str, str]) -> str:
     lines = [" · ".join(f"{key} {value}" for key, value in facts.items()), *map(line, results)]
     for result in results:
         lines += [f"  {result['name']}: {k}: {v}" for k, v in result["failures"].items()]
-    ratios = [ratio(result) for result in results]
+    ratios = [ratio(result) for result in results if "error" not in result]
     summary = f"geomean {geomean(ratios):.3f}  worst {min(ratios, default=math.nan):.3f}"
     return "\n".join([*lines, f"{summary}  ({len(ratios)} shapes)"])
 
 
 def run(cases: Iterable[Any], measure: Callable[[Any], Result], seconds: float, name: str) -> None:
-    """Measure case after case, none begun after `seconds`; the table, and $OUT/`name`.json."""
+    """Measure case after case, none begun after `seconds`; the table, and $OUT/`name`.json.
+
+    The file is written after each case, and a case that fails costs only itself.
+    """
     begun = time.monotonic()
     torch.manual_seed(0)
     facts, results = timing.device_record(), []
     for case in cases:
         if time.monotonic() - begun < seconds:
-            with torch.no_grad():
-                results.append(measure(case))
+            results.append(_tried(case, measure))
             print(f"{time.monotonic() - begun:5.1f} s  {line(results[-1])}", flush=True)
+            _keep(name, {"device": facts, "arguments": sys.argv[1:], "results": results})
             torch.compiler.reset()  # else the limit of recompilations makes later cases eager
             torch.cuda.empty_cache()
-    if os.environ.get("OUT"):
-        record = {"device": facts, "arguments": sys.argv[1:], "results": results}
-        path = Path(os.environ["OUT"]) / f"{name}.json"
-        path.write_text(json.dumps(record, indent=1) + "\n")
     print()
     print(table(results, facts))
+
+
+def _tried(case: Any, measure: Callable[[Any], Result]) -> Result:
+    try:
+        with torch.no_grad():
+            return measure(case)
+    except FAILURES as problem:
+        return {"name": case.name, "error": one_line(problem), "sides": {}, "failures": {}}
+
+
+def _keep(name: str, record: Result) -> None:
+    if os.environ.get("OUT"):
+        path = Path(os.environ["OUT"]) / f"{name}.json"
+        path.write_text(json.dumps(record, indent=1) + "\n")

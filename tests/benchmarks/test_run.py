@@ -59,6 +59,7 @@ def test_every_script_is_here(gpu: SimpleNamespace) -> None:
         ("torch flash", "", "flash attention"), ("torch eager, one weight", "", "torch eager"),
         ("torch.compile default", "torch", "torch.compile"), ("compile", "", "torch.compile"),
         ("eager", "", "torch eager"), ("held", "", None), ("best", "", None),
+        ("Triton 128x128x64 w8 s4", "Triton", "Triton"),
     ),
 )  # fmt: skip
 def test_programs(side: str, owner: str, program: str | None, gpu: SimpleNamespace) -> None:
@@ -141,6 +142,23 @@ def test_a_script_that_hangs_or_fails(
     assert gpu.run.measure(group, 0.5) == ([], "begun\n")
     (tmp_path / "script.py").write_text("raise SystemExit('no GPU')")
     assert gpu.run.measure(group, 5.0) == ([], "no GPU\n")
+
+
+def test_what_a_script_leaves_is_ended(
+    gpu: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that outlives its script would disturb the next group."""
+    (tmp_path / "script.py").write_text(
+        "import subprocess, sys\n"
+        "words = [sys.executable, '-c', 'import signal; signal.pause()']\n"
+        "print(subprocess.Popen(words).pid, flush=True)\n"
+    )
+    monkeypatch.setattr(gpu.run, "HERE", tmp_path)
+    group = replace(group_of(gpu, "large"), script="script.py")
+    _, output = gpu.run.measure(group, 30.0)
+    state = Path(f"/proc/{int(output)}/stat")
+    while state.exists() and state.read_text().split()[2] != "Z":  # the kill is on its way
+        pass
 
 
 def test_time_is_shared_by_weight(gpu: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
+from kdsl_core.lang.authors_code import authors_code, nested_codes
 from kdsl_core.lang.origins import home_of, is_installed, is_library, is_library_code
 from kdsl_core.lang.snapshot import Snapshot
 from kdsl_core.lang.values import (
@@ -140,7 +141,7 @@ class Dependencies:
             self._object(value, path)
 
     def _function(self, function: FunctionType, path: str, kind: str = "function") -> None:
-        own = self._names_of(function.__code__)
+        own = self._names_of(authors_code(function.__code__))
         self.mentioned |= own
         self._functions.append((function, _parts(function)))
         space = function.__globals__
@@ -200,14 +201,6 @@ class Dependencies:
         # A name that one of them lacks may come to hide another's.
         parts = [(f".{name}", self._binding(space, name)) for space in spaces for name in held]
         return [part for part in parts if part[1] is not absent]
-
-
-def nested_codes(code: CodeType) -> Iterator[CodeType]:
-    """A code object and those nested in it."""
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from nested_codes(constant)
 
 
 def _parts(function: FunctionType) -> tuple[Any, ...]:

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 from kdsl_core.errors import StagingError
 from kdsl_core.ir import Target
 from kdsl_core.lang import dump
-from kdsl_core.lang.dependencies import Dependencies, nested_codes
+from kdsl_core.lang.authors_code import nested_codes
+from kdsl_core.lang.dependencies import Dependencies
 from kdsl_core.lang.file_states import state_of_files, still
 from kdsl_core.lang.fingerprint import Unstated, digests
 from kdsl_core.lang.host import runtime

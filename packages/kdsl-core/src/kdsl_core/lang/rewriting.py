@@ -6,6 +6,7 @@ import ast
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
+from kdsl_core.lang.authors_code import same_text
 from kdsl_core.lang.rewrite import STAGE as STAGE_NAME
 from kdsl_core.lang.rewrite import Rewriter
 from kdsl_core.lang.source import Source, definition, other_text, undecorated
@@ -23,7 +24,7 @@ def rewritten(function: FunctionType, source: Source, kind: str) -> FunctionType
     """
     found = definition(function, source)
     compiled = _compile(undecorated(found), function, source.file)
-    if not _same_text(compiled, function.__code__):
+    if not same_text(compiled, function.__code__):
         raise other_text(function, source)
     new = Rewriter(_copied(undecorated(found)), source.file, kind).rewrite()
     code = _compile(new, function, source.file)
@@ -74,20 +75,6 @@ def _compile(node: ast.FunctionDef, function: FunctionType, file: str) -> CodeTy
     for step in (*path, _INNER):
         code = _nested(code, step)
     return code.replace(co_name=name, co_qualname=function.__qualname__)
-
-
-def _same_text(compiled: CodeType, running: CodeType) -> bool:
-    """Whether the text found is the running function's.
-
-    Everything it mentions must be in the running code; pytest's rewriting of assert adds to that.
-    """
-    plain = (int, float, str, bool, bytes)
-    constants = {(type(c), c) for c in running.co_consts if isinstance(c, plain)}
-    return (
-        set(compiled.co_names) <= set(running.co_names)
-        and set(compiled.co_varnames) <= set(running.co_varnames)
-        and all((type(c), c) in constants for c in compiled.co_consts if isinstance(c, plain))
-    )
 
 
 def _nested(code: CodeType, name: str) -> CodeType:
