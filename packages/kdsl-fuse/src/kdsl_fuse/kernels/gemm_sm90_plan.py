@@ -37,6 +37,8 @@ class Sm90Plan:
             words.append(f"c{c.cluster[0]}x{c.cluster[1]}")
         words += [f"p{c.peers}"] * (c.peers > 1) + [f"k{c.splits}"] * (c.splits > 1)
         words += [f"r{c.registers[1]}"] if c.registers else []
+        words += [f"{side}:{policy}" for side, policy in zip("ab", c.caches, strict=True) if policy]
+        words += [f"f{c.fetch}"] * (c.fetch != Sm90Config.fetch)
         return " ".join([*words, f"g{c.group}", *["swap"] * self.swap])
 
     @property
@@ -116,7 +118,8 @@ def parse(text: str) -> tuple[Sm90Config, bool]:
     """Configuration and swap of a plan's text, `str(plan)`."""
     tile, stages, schedule, *words = text.split()
     fields: dict[str, Any] = {}
-    for word in words:
+    policies = dict(word.split(":") for word in words if ":" in word)
+    for word in (word for word in words if ":" not in word):
         name, value = _FIELDS[word[0]], word[1:]
         if name == "cluster":
             fields[name] = tuple(int(n) for n in value.split("x"))
@@ -126,13 +129,15 @@ def parse(text: str) -> tuple[Sm90Config, bool]:
             fields[name] = int(value)
     config = Sm90Config(
         tuple(int(n) for n in tile.split("x")), int(stages[1:]),
-        {"coop": "cooperative", "ping": "pingpong"}[schedule[:4]], int(schedule[4:]), **fields,
+        {"coop": "cooperative", "ping": "pingpong"}[schedule[:4]], int(schedule[4:]),
+        caches=(policies.get("a"), policies.get("b")), **fields,
     )  # fmt: skip
     return config, "swap" in words
 
 
 _FIELDS = {
     "c": "cluster", "p": "peers", "k": "splits", "r": "registers", "g": "group", "s": "swap",
+    "f": "fetch",
 }  # fmt: skip
 
 

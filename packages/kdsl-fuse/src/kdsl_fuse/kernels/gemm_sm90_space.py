@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from kdsl_runtime.problem import Problem
 from kdsl_runtime.tune import Call, Space
 
 RANKED = 32  # of the model's choices
+NARROW = 64  # rows or columns of products that are bound by reading the other operand
 TYPES = ("bf16", "f16")
 BOUND = 5e-3  # of the largest element: bf16 rounds it by 2e-3
 _BIG = (  # tile, options
@@ -37,7 +39,7 @@ _BIG = (  # tile, options
     ((128, 128), {"schedule": "pingpong"}),
     ((128, 128), {"schedule": "pingpong", "cluster": (2, 1)}),
     *(((64, width), {"consumers": 1}) for width in (192, 160, 128, 96, 64, 32)),
-    ((64, 128), {"consumers": 1, "cluster": (2, 1)}),
+    *(((64, width), {"consumers": 1, "cluster": (2, 1)}) for width in (128, 64)),
 )  # fmt: skip
 _PARTS = (  # peers, splits
     *((peers, 1) for peers in (1, 2, 4, 8)),
@@ -67,12 +69,22 @@ def designs(m: int, n: int, k: int, dtype: DType) -> Iterator[Sm90Plan]:
             fitted = model.fit(config, side, room) if room == 1 or config.consumers == 1 else None
             if fitted is not None and k >= 2 * depth * peers * splits:
                 yield Sm90Plan(problem, fitted, swap)
+                if min(m, n) <= NARROW and not split:
+                    yield Sm90Plan(problem, _streaming(fitted, rows > columns), swap)
+
+
+def _streaming(config: Sm90Config, first: bool) -> Sm90Config:
+    """The configuration for a wide operand, the `first` or the second, that is read once."""
+    caches = ("evict_first", None) if first else (None, "evict_first")
+    return replace(config, caches=caches, fetch=128)
 
 
 def _tiles(m: int, n: int) -> Iterator[tuple[tuple[int, int], dict[str, object]]]:
     narrow = -(-min(m, n) // 8) * 8
     if narrow <= 256:
-        yield from (((rows, narrow), {"consumers": rows // 64}) for rows in (64, 128))
+        for rows in (64, 128):
+            yield (rows, narrow), {"consumers": rows // 64}
+            yield (rows, narrow), {"consumers": rows // 64, "cluster": (2, 1)}
         for waves in (1, 2):
             width = -(-max(m, n) // (132 * waves * 8)) * 8
             if 16 <= width <= 256:
