@@ -164,10 +164,21 @@ def choose(
 ) -> Sm90Plan:
     """The plan that was fastest when these sizes were measured, or else the model's first one.
 
-    With a `tail` to compute for every element, warp groups of large products take turns.
+    With a `tail` to compute for every element, warp groups of large products take turns where
+    nothing was measured with one.
     Raises: CacheError (K761) where a table of the device cannot be used.
     """
-    found = _chosen(m, n, k, dtype, result, batch, multiprocessors, device)
+    problem = problem_of(m, n, k, dtype, result, batch)
+
+    def measured(tail: bool) -> Sm90Plan | None:
+        if batch != 1 or multiprocessors != MULTIPROCESSORS:
+            return None
+        entry = table.find(device, table.Key.of(m, n, k, dtype, result or dtype, tail))
+        return entry and Sm90Plan(problem, entry.config, entry.swap, multiprocessors)
+
+    if tail and (found := measured(tail=True)):
+        return found
+    found = measured(tail=False) or _first(m, n, k, dtype, result, batch, multiprocessors)
     return by_turns(found) if tail else found
 
 
@@ -215,24 +226,6 @@ def _turn_products(plan: Sm90Plan) -> float:
     c, k = plan.config, plan.problem.k
     waves = -(-plan.tiles // plan.multiprocessors)
     return waves * (c.tile[0] * c.tile[1] * k + 1.5e6) * (1.025 if c.registers else 1.0)
-
-
-def _chosen(
-    m: int,
-    n: int,
-    k: int,
-    dtype: DType,
-    result: DType | None,
-    batch: int,
-    multiprocessors: int,
-    device: str,
-) -> Sm90Plan:
-    if batch == 1 and multiprocessors == MULTIPROCESSORS:
-        entry = table.find(device, table.Key.of(m, n, k, dtype, result or dtype))
-        if entry is not None:
-            problem = problem_of(m, n, k, dtype, result)
-            return Sm90Plan(problem, entry.config, entry.swap, multiprocessors)
-    return _first(m, n, k, dtype, result, batch, multiprocessors)
 
 
 @lru_cache(maxsize=1024)
