@@ -112,7 +112,9 @@ def measure(case: Case, options: argparse.Namespace) -> Result:
     chosen = choose(case.problem, staged=staged)
     sides.add(f"kdsl {chosen}", ours(case, chosen))
     end = time.monotonic() + options.space
-    others = candidates(case.problem, target_of("sm_90a"), staged=staged)[:PROMISING]
+    others = []
+    if options.space:
+        others = candidates(case.problem, target_of("sm_90a"), staged=staged)[:PROMISING]
     if case.fused:
         sides.add(f"kdsl {choose(case.problem)}", ours(case, choose(case.problem)))
     random.Random(0).shuffle(others)

@@ -37,6 +37,7 @@ QUERY = (
     "temperature.gpu",
 )  # fmt: skip
 PACKAGES = ("torch", "triton", "numpy", "cuda-bindings", "nvidia-cudnn", "nvidia-cublas")
+QUIET = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}  # else many processes start beside each group
 GRACE_SECONDS = 25.0  # of a script beyond its own limit: what it began, and its end
 
 
@@ -69,9 +70,11 @@ def main() -> int:
         if not group.exists:
             print(f"{group.name}: {group.script} is not here", flush=True)
             continue
+        begun = time.monotonic()
         measured, output = measure(group, seconds)
         add(path, facts, measured)
-        print(f"{group.name}: {summary(measured)}", flush=True)
+        used = time.monotonic() - begun
+        print(f"{group.name}, {used:.0f} of {seconds:.0f} s: {summary(measured)}", flush=True)
         if not measured:
             empty.append(group.name)
             print("\n".join(output.splitlines()[-12:]), flush=True)
@@ -108,7 +111,7 @@ def measure(group: Group, seconds: float) -> tuple[list[Shape], str]:
     """The shapes that a script measured in that time, and what it printed."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.pathsep.join([*SOURCES, os.environ.get("PYTHONPATH", "")])
-        environment = {**os.environ, "OUT": folder, "PYTHONPATH": path}
+        environment = {**os.environ, "OUT": folder, "PYTHONPATH": path} | QUIET
         script, limit = str(HERE / group.script), f"{seconds:g}"
         words = [sys.executable, script, *group.words, "--seconds", limit]
         log = Path(folder) / "log"

@@ -101,31 +101,31 @@ def of_sides(kernel: str) -> Callable[[Result], Shape]:
     return lambda result: _shape(kernel, result["name"], result)
 
 
+PER_SHAPE = ("--seconds-per-shape", "0.25")
+
+
 def _gemm(name: str, sets: str, weight: float) -> Group:
     """Sets of products: of ours what is chosen, of cuBLASLt the fastest of all it offers."""
-    words = ("--sets", *sets.split(), "--seconds-per-shape", "0.25", "--keep", "1",
-             "--candidates", "1")  # fmt: skip
+    words = ("--sets", *sets.split(), *PER_SHAPE, "--keep", "1", "--candidates", "1")
     return Group(name, "gemm.py", words, "gemm.json", of_gemm, weight)
 
 
-GROUPS = (
-    _gemm("small", "decode skinny tails unaligned", 27),
-    _gemm("large", "square prefill", 24),
-    _gemm("8bit", "fp8 int8", 10),
-    _gemm("fused", "fused", 12),
-    Group("gated", "mlp.py", ("--candidates", "0", "--seconds-per-shape", "0.5"), "mlp.json",
-          of_sides("gated mlp"), 24),
-    Group("attention", "attention.py", ("--seconds-per-shape", "0.5", "--compile"),
-          "attention.json", of_sides("attention"), 30),
-    Group("conv", "conv.py", ("--seconds-per-shape", "0.3", "--most", "4"), "conv.json",
-          of_sides("conv dense"), 30),
-    Group("conv fused", "conv.py", ("--fused", "--seconds-per-shape", "0.3", "--most", "4"),
-          "conv-fused.json", of_sides("conv dense fused"), 30),
-    Group("conv grouped", "conv_grouped.py", ("--seconds-per-shape", "0.3"), "conv_grouped.json",
+GROUPS = (  # weights are about the seconds that all shapes of a group take
+    _gemm("small", "decode fused skinny tails unaligned", 55),
+    _gemm("large", "square prefill fp8 int8", 55),
+    Group("gated", "mlp.py", ("--candidates", "0", *PER_SHAPE), "mlp.json",
+          of_sides("gated mlp"), 35),
+    Group("attention", "attention.py", ("--only-chosen", *PER_SHAPE), "attention.json",
+          of_sides("attention"), 40),
+    Group("conv", "conv.py", ("--most", "1", *PER_SHAPE), "conv.json",
+          of_sides("conv dense"), 35),
+    Group("conv fused", "conv.py", ("--fused", "--most", "1", *PER_SHAPE), "conv-fused.json",
+          of_sides("conv dense fused"), 40),
+    Group("conv grouped", "conv_grouped.py", PER_SHAPE, "conv_grouped.json",
           of_sides("conv grouped"), 20),
-    Group("conv depthwise", "conv_depthwise.py", ("--seconds-per-shape", "0.3"),
-          "conv_depthwise.json", of_sides("conv depthwise"), 30),
-    Group("rows", "rows.py", (), "rows.json", of_rows, 30),
+    Group("conv depthwise", "conv_depthwise.py", PER_SHAPE, "conv_depthwise.json",
+          of_sides("conv depthwise"), 40),
+    Group("rows", "rows.py", (), "rows.json", of_rows, 60),
 )  # fmt: skip
 """In the order in which they are measured."""
 

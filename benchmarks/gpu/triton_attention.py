@@ -31,13 +31,12 @@ def _step(
 
 @triton.jit
 def forward(
-    q, k, v, out, heads, queries, keys, scale,
-    SHARED: tl.constexpr, CAUSAL: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
-    DIM: tl.constexpr,
+    q, k, v, out, heads, shared, queries, keys, scale,
+    CAUSAL: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, DIM: tl.constexpr,
 ):  # fmt: skip
     """`QUERIES` queries of a head; descriptors are of (batch, sequence, head, dimension).
 
-    `SHARED` query heads read one head of keys; a causal mask is top-left. `scale` is for powers of
+    `shared` query heads read one head of keys; a causal mask is top-left. `scale` is for powers of
     two. Blocks of keys that all queries see need no mask, and come first.
     """
     tile, place = tl.program_id(0), tl.program_id(1)
@@ -52,12 +51,12 @@ def forward(
     whole = (min(keys, start) if CAUSAL else keys) // KEYS * KEYS
     for first in range(0, whole, KEYS):
         largest, total, result = _step(
-            k, v, mine, largest, total, result, batch, head // SHARED, first, row, keys, scale,
+            k, v, mine, largest, total, result, batch, head // shared, first, row, keys, scale,
             False, CAUSAL, KEYS, DIM,
         )  # fmt: skip
     for first in range(whole, end, KEYS):
         largest, total, result = _step(
-            k, v, mine, largest, total, result, batch, head // SHARED, first, row, keys, scale,
+            k, v, mine, largest, total, result, batch, head // shared, first, row, keys, scale,
             True, CAUSAL, KEYS, DIM,
         )  # fmt: skip
     found = (result / total[:, None]).to(out.dtype)

@@ -117,9 +117,9 @@ def attention(problem: Any, causal: bool) -> dict[str, Side]:
             mine, theirs = (1, queries, 1, p.dim), (1, keys, 1, p.dim)
             given = _described(s.q, *mine), _described(s.k, *theirs), _described(s.v, *theirs)
             triton_attention.forward[-(-p.queries // queries), p.batch * p.heads](
-                *given, _described(s.out, *mine), p.heads, p.queries, p.keys, scale,
-                SHARED=p.heads // p.key_heads, CAUSAL=causal, QUERIES=queries, KEYS=keys,
-                DIM=p.dim, num_warps=warps, num_stages=stages,
+                *given, _described(s.out, *mine), p.heads, p.heads // p.key_heads,
+                p.queries, p.keys, scale, CAUSAL=causal, QUERIES=queries, KEYS=keys, DIM=p.dim,
+                num_warps=warps, num_stages=stages,
             )  # fmt: skip
             return s.out
 

@@ -143,7 +143,7 @@ def test_attention(peers: Any, dim: int) -> None:
     for launch in found.values():
         assert launch(SimpleNamespace(q=q, k=k, v=k, out=q)) is q
         grid, named = peers.triton_attention.forward.launches[-1]
-        assert grid == (-(-300 // named["QUERIES"]), 12) and named["SHARED"] == 3
+        assert grid == (-(-300 // named["QUERIES"]), 12) and named["shared"] == 3
         assert named["scale"] == pytest.approx(1.4426950408889634 / dim**0.5)
         assert named["k"] == ((2, 77, 2, dim), [1, named["KEYS"], 1, dim])
     assert peers.attention(SimpleNamespace(**sizes | {"dim": 80}), True) == {}
