@@ -250,9 +250,20 @@ def test(options: argparse.Namespace, rest: list[str]) -> NoReturn:
     """run the tests that this machine can run; --all adds the slow ones [pytest arguments]"""
     ensure_environment()
     alone = any(word in rest for word in ("-n", "--pdb", "--collect-only", "--co"))
-    workers = [] if alone else ["-n", "2"]
+    # Neighbours share kernels that were traced, so a worker takes a run of them, and others' later.
+    workers = [] if alone else ["-n", "2", "--dist", "worksteal"]
+    keep_bytecode()
     chosen = [] if options.all or "-m" in rest else ["-m", "not slow"]
     become([VENV_PYTHON, "-m", "pytest", *workers, *chosen, *rest])
+
+
+def keep_bytecode() -> None:
+    """Let Python keep what it compiles inside of `.venv`, whatever the shell says.
+
+    The tests start kdsl in hundreds of processes, and pytest rewrites each file in each worker.
+    """
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ["PYTHONPYCACHEPREFIX"] = str(VENV / "bytecode")
 
 
 def extras(options: argparse.Namespace, rest: list[str]) -> NoReturn:

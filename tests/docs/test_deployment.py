@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -18,12 +19,14 @@ import pytest
 import yaml
 
 import kdsl_runtime as kr
+from house import census
 from house.census import ROOT
 from kdsl_runtime import cli, tune
 
 FOLDER = ROOT / "examples/production"
 SCHEMAS = Path(__file__).parent / "schemas"
 METRIC = re.compile(r"\bkdsl_\w+")
+KDSL = re.compile(r"\bKDSL_\w+(?==)")
 
 
 def documents(name: str) -> list[Any]:
@@ -98,6 +101,35 @@ def test_the_image_copies_what_there_is() -> None:
         there = flag.strip()[7:] in stages if flag else (ROOT / source).is_dir()
         assert there, source
     assert set(re.findall(r"^FROM (\w+) ", text, re.MULTILINE)) <= set(stages)
+
+
+def test_the_image_installs_what_there_is() -> None:
+    """Every path that pip gets is a package with those extras, for the image's Python."""
+    text = (FOLDER / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")
+    (image,) = re.findall(r"^FROM python:(\d+\.\d+)", text, re.MULTILINE)
+    (line,) = re.findall(r"^RUN pip install (.*)$", text, re.MULTILINE)
+    found = [
+        re.fullmatch(r"/src/(packages/[\w-]+)(?:\[(.*)\])?", word) for word in shlex.split(line)
+    ]
+    given: set[str] = set()
+    needed: set[str] = set()
+    for match in filter(None, found):
+        project = tomllib.loads((ROOT / match[1] / "pyproject.toml").read_text())["project"]
+        given.add(project["name"])
+        needed |= {re.split(r"[^\w-]", need)[0] for need in project["dependencies"]}
+        extras = set(match[2].split(",")) if match[2] else set()
+        assert extras <= set(project.get("optional-dependencies", ()))
+        oldest = re.search(r">=\s*3\.(\d+)", project["requires-python"])
+        assert oldest is not None and int(oldest[1]) <= int(image.split(".")[1])
+    assert given >= {name for name in needed if name.startswith("kdsl-")} | {"kdsl-runtime"}
+
+
+def test_the_image_sets_what_is_read() -> None:
+    """Each KDSL_… of an ENV is a variable that a package reads."""
+    text = (FOLDER / "Dockerfile").read_text(encoding="utf-8")
+    stated = {name for line in re.findall(r"^ENV (.*)$", text, re.M) for name in KDSL.findall(line)}
+    sources = "".join(path.read_text(encoding="utf-8") for path in census.package_files())
+    assert stated and {name for name in stated if f'"{name}"' not in sources} == set()
 
 
 @pytest.fixture(scope="module")

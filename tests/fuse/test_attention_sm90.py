@@ -156,12 +156,12 @@ def test_f16() -> None:
     simulated(SMALL, PROBLEM, dtype=np.float16)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_any_order(seed: int) -> None:
+def test_any_order() -> None:
     """Blocks and warps in any order give the same bits."""
     config = replace(SMALL, mask="top-left")
     first = simulated(config, PROBLEM)
-    assert first.tobytes() == simulated(config, PROBLEM, order="shuffle", seed=seed).tobytes()
+    for seed in range(3):
+        assert first.tobytes() == simulated(config, PROBLEM, order="shuffle", seed=seed).tobytes()
 
 
 def test_large_scores() -> None:

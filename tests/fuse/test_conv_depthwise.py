@@ -178,13 +178,13 @@ def test_shares(products: int) -> None:
     simulated(tiled(problem((7, 7)), products=products, rows=4, tile=(1, 3, 2)))
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_any_order(seed: int) -> None:
+def test_any_order() -> None:
     """Blocks and warps in any order give the same bits."""
     plan = tiled(problem((5, 5), channels=40), products=4, rows=3, stages=2, buffers=2)
     first, _ = simulated(plan, blocks=2)
-    again, _ = simulated(plan, blocks=2, order="shuffle", seed=seed)
-    assert first.tobytes() == again.tobytes()
+    for seed in range(3):
+        again, _ = simulated(plan, blocks=2, order="shuffle", seed=seed)
+        assert first.tobytes() == again.tobytes()
 
 
 @pytest.mark.parametrize("multiplier", (2, 3))

@@ -47,8 +47,7 @@ def test_normalised(channels: int, blocks: int, with_bias: bool) -> None:
     assert (error <= 2.0**-8 * np.abs(want) + 1e-4).all()
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_no_hazards_in_any_order(seed: int) -> None:
+def test_no_hazards_in_any_order() -> None:
     """Blocks of a cluster at their own pace, over several tiles, give the same bits."""
     p = problem((3, 3), channels=64, batch=3)
     plan = choose(p)
@@ -56,7 +55,7 @@ def test_no_hazards_in_any_order(seed: int) -> None:
     config = replace(plan.config, slabs=1, rows=4, tile=(1, 1, 1))
     x, w, bias = operands(p)
     results = []
-    for options in ({}, {"order": "shuffle", "seed": seed}):
+    for options in ({}, *({"order": "shuffle", "seed": seed} for seed in range(2))):
         out = np.full((p.batch, *p.output, p.filters), np.nan, BF16)
         extras = [np.broadcast_to(bias, out.shape)] * 3
         kd.simulate(
@@ -71,7 +70,7 @@ def test_no_hazards_in_any_order(seed: int) -> None:
             **options,
         )
         results.append(out.tobytes())
-    assert results[0] == results[1]
+    assert len(set(results)) == 1
 
 
 CONVNEXT = {96: 56, 192: 28, 384: 14, 768: 7, 128: 56, 512: 14}

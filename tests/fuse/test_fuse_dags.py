@@ -85,7 +85,7 @@ def _close(got: Any, want: Any, depth: int) -> None:
     np.testing.assert_allclose(got, want, rtol=0, atol=(depth + 2) * 6 * eps + 1e-5)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(
     steps=st.lists(STEP, min_size=1, max_size=7),
     dtype=DTYPES,

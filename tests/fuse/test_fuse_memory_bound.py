@@ -48,7 +48,7 @@ def _network(steps: Any, values: list[Any]) -> tuple[Any, ...]:
     return values[-1], values[len(values) // 2] + 1
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(
     steps=st.lists(STEP, min_size=1, max_size=9),
     shapes=st.lists(st.sampled_from(SHAPES), min_size=1, max_size=3),

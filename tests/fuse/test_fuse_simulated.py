@@ -71,7 +71,7 @@ def rounding_bound(graph: kf.Graph, inputs: list[Any], k: int) -> float:
     return float(STEEPEST ** len(nodes) * (largest + 1) * (roundings + in_f32))
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(
     steps=st.lists(
         st.tuples(st.sampled_from(sorted(OPERATORS)), st.integers(0, 9), st.integers(0, 9)),

@@ -19,6 +19,8 @@ from kdsl_fuse.kernels.conv_depthwise_plan import choose
 
 BF16 = ml_dtypes.bfloat16
 BLOCKS = 6  # multiprocessors that plans count on, so that each block computes several tiles
+# In the simulator alone `test_conv_depthwise.py` and `test_conv_depthwise_norm.py` have the same.
+pytestmark = pytest.mark.slow
 
 
 def run(execute: Executor, plan: Any, dtype: Any) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 import kdsl_core as kd
 from execution import Executor
+from fuse import test_gemm_sm90 as products
 from kdsl_fuse.kernels import gemm_sm90_model as model
 from kdsl_fuse.kernels.gemm_sm90 import gemm_sm90, identity
 from kdsl_fuse.kernels.gemm_sm90_config import Sm90Config
@@ -106,7 +107,13 @@ CONFIGS = {
 FOUR_WAYS = ("cooperative", "pingpong", "k shared by two", "k split in memory")
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+def beside(configs: dict[str, Any], known: dict[str, Any]) -> list[Any]:
+    """Names of configurations, slow where the simulator runs the same elsewhere: in `known`."""
+    same = [name for name, config in configs.items() if config in known.values()]
+    return [pytest.param(n, marks=pytest.mark.slow) if n in same else n for n in configs]
+
+
+@pytest.mark.parametrize("name", beside(CONFIGS, products.CONFIGS))
 def test_schedules(execute: Executor, name: str) -> None:
     """Each way to share the work, with tiles that hang over every edge."""
     a, b = numbers((200, 264), BF16, 0), numbers((136, 264), BF16, 1)

@@ -13,6 +13,7 @@ import pytest
 from execution import Executor
 from fuse import test_attention_sm90 as attentions
 from fuse import test_gated_sm90 as gateds
+from gpu.test_gemm_sm90_gpu import beside
 from kdsl_fuse.kernels import gemm_sm90_model as model
 from kdsl_fuse.kernels.attention_sm90_config import AttentionConfig
 from kdsl_fuse.kernels.attention_sm90_plan import AttentionPlan, AttentionProblem, choose
@@ -50,7 +51,7 @@ def gated_on(execute: Executor, config: Sm90Config, arrays: list[Array], epilogu
     )[3]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", GATED)
+@pytest.mark.parametrize("name", beside(GATED, gateds.CONFIGS))
 def test_gated(execute: Executor, name: str) -> None:
     """Each schedule, the product of both sums, and SiLU with two biases."""
     arrays = gateds.operands(264, 200, 200)

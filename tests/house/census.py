@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import TypeGuard
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = {
@@ -127,22 +128,27 @@ class Code:
                 known.append(new)
 
 
+@cache
 def error_codes() -> dict[str, Code]:
     """Every error code that the packages write as a string, sorted by code."""
     codes: dict[str, Code] = {}
     for path in package_files():
         said = {**dict(_said_by_calls(path)), **dict(_said_by_tables(path))}
         for node in ast.walk(tree(path)):
-            if isinstance(node, ast.Constant) and CODE.fullmatch(str(node.value)):
+            if _is_code(node):
                 code = str(node.value)
                 codes.setdefault(code, Code(code)).add(path, *said.get(node, ("", "")))
     return dict(sorted(codes.items()))
 
 
+def _is_code(node: ast.AST) -> TypeGuard[ast.Constant]:
+    return isinstance(node, ast.Constant) and bool(CODE.fullmatch(str(node.value)))
+
+
 def _said_by_calls(path: Path) -> Iterator[tuple[ast.expr, tuple[str, str]]]:
     """(node, (class, message)) of each keyword value, as in `BuildError("…", code="K701")`."""
     for call in ast.walk(tree(path)):
-        if isinstance(call, ast.Call):
+        if isinstance(call, ast.Call) and any(_is_code(word.value) for word in call.keywords):
             message = template(call.args[0]) if call.args else ""
             kind = ast.unparse(call.func).rsplit(".", 1)[-1]
             yield from ((word.value, (kind, message)) for word in call.keywords)

@@ -82,6 +82,8 @@ def test_silencers_say_why() -> None:
     """A lint or type rule is switched off for named codes and with a reason in words."""
     mute = []
     for path in census.all_files():
+        if SILENCER.search(path.read_text(encoding="utf-8")) is None:
+            continue
         for text, line in comments(path):
             match = SILENCER.search(text)
             if match is None:
