@@ -63,6 +63,7 @@ def main(words: Sequence[str] | None = None) -> int:
         "kdsl: the performance record",
         history.kernels(kept, newest_first),
         list(history.subjects(facts)),
+        history.measured(kept, newest_first),
     )
     (site / "index.html").write_text(page, encoding="utf-8")
     listed = publish.regressions(site)

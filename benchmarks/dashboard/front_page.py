@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from urllib.parse import urlencode
 
@@ -31,8 +31,10 @@ FIGURES = (
 WIDTH, HEIGHT, EDGE = 112.0, 24.0, 3.0
 
 
-def page(title: str, kernels: Sequence[Kernel], subjects: Sequence[Subject]) -> str:
-    """The page."""
+def page(
+    title: str, kernels: Sequence[Kernel], subjects: Sequence[Subject], measured: Mapping[str, str]
+) -> str:
+    """The page; `measured` says of devices when and with what they were measured last."""
     return "\n".join(
         [
             "<!doctype html>",
@@ -42,7 +44,7 @@ def page(title: str, kernels: Sequence[Kernel], subjects: Sequence[Subject]) -> 
             f"<h1>{escape(title)}</h1>",
             '<p><a href="asv/index.html">All tracks by commit</a> · '
             '<a href="asv/index.html#regressions">regressions as asv finds them</a></p>',
-            *_gpu_part(kernels),
+            *_gpu_part(kernels, measured),
             *_figures_part([s for s in subjects if "registers" in s.figures]),
             *_itself_part([s for s in subjects if "registers" not in s.figures]),
             "</html>",
@@ -52,7 +54,7 @@ def page(title: str, kernels: Sequence[Kernel], subjects: Sequence[Subject]) -> 
 
 
 # -- parts -----------------------------------------------------------------------------------------
-def _gpu_part(kernels: Sequence[Kernel]) -> Iterator[str]:
+def _gpu_part(kernels: Sequence[Kernel], measured: Mapping[str, str]) -> Iterator[str]:
     yield "<h2>Kernels on devices</h2>"
     if not kernels:
         yield "<p>No record of a GPU yet: benchmarks/gpu/run.py makes one.</p>"
@@ -69,7 +71,7 @@ def _gpu_part(kernels: Sequence[Kernel]) -> Iterator[str]:
                     "last regression", "")  # fmt: skip
         for kernel in of_it:
             yield from _kernel_rows(kernel)
-        yield "</table>"
+        yield f"</table><p>{escape(measured.get(device, ''))}</p>"
 
 
 def _kernel_rows(kernel: Kernel) -> Iterator[str]:
@@ -87,13 +89,15 @@ def _kernel_rows(kernel: Kernel) -> Iterator[str]:
         f'<td><a href="{escape(link)}">history</a></td>',
     )
     yield f'<tr><td colspan="8"><details><summary>{len(kernel.shapes)} shapes</summary><table>'
-    yield _head("shape", "#kdsl µs", "#± µs", "best peer", "#its µs", "#ratio")
+    yield _head("shape", "#kdsl µs", "#± µs", "best peer", "#its µs", "#ratio", "other peers, µs")
     yield from (_shape_row(shape) for shape in kernel.shapes)
     yield "</table></details></td></tr>"
 
 
 def _shape_row(shape: Shape) -> str:
     ours, peer = shape["sides"].get(OURS), best_peer(shape)
+    others = {n: s["us"] for n, s in shape["sides"].items() if n not in (OURS, peer and peer[0])}
+    words = (f"{name} {others[name]:,.4g}" for name in sorted(others, key=others.__getitem__))
     return _row(
         f"<td>{escape(shape['shape'])}</td>",
         _number(ours and ours["us"]),
@@ -101,6 +105,7 @@ def _shape_row(shape: Shape) -> str:
         f"<td>{escape(peer[0]) if peer else '—'}</td>",
         _number(peer and peer[1]),
         _ratio_cell(ratio(shape) or math.nan),
+        f"<td>{escape(', '.join(words))}</td>",
     )
 
 

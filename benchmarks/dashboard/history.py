@@ -53,6 +53,18 @@ class Kernel:
         return sorted(set(found), key=lambda name: -found.count(name))
 
 
+def measured(kept: Iterable[Record], commits: Sequence[str]) -> dict[str, str]:
+    """When, of which commit and with what each device was measured last, in words."""
+    found = {}
+    for record in known_at(kept, commits):
+        content = record.content
+        tools = (f"{name} {version}" for name, version in content.get("toolchain", {}).items())
+        day = str(content.get("date", ""))[:10]
+        words = f"{day} commit {record.commit[:10]}".strip(), f"driver {content['driver']}", *tools
+        found[record.device] = f"Last measured: {', '.join(words)}"
+    return found
+
+
 def kernels(kept: Iterable[Record], commits: Sequence[str]) -> list[Kernel]:
     """Every kernel on every device of the records; `commits` are newest first."""
     known = known_at(kept, commits)

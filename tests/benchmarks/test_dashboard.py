@@ -116,6 +116,7 @@ def test_first_page(site: Path) -> None:
     assert "<small>none</small>" in kernels["attention"] and "2.025" in kernels["attention"]
     assert "0.505" in kernels["gemm square"] and "<svg" in kernels["gemm square"]
     assert "asv/index.html#gpu.gemm_square?machine=nvidia-test-100" in kernels["gemm square"]
+    assert re.search(r"<p>Last measured: commit [0-9a-f]{10}, driver 1</p>", page)
     figures = rows_of(page, "figures")
     assert "sass_instructions +100.0%" in figures["kernel_of_more sm_90a"]
     assert "<small>none</small>" in figures["kernel_of_less sm_90a"]
