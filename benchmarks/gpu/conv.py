@@ -107,6 +107,8 @@ def ours(case: Case, plan: ConvPlan) -> Callable[[Set], torch.Tensor]:
 def plans_of(case: Case, options: argparse.Namespace) -> list[ConvPlan]:
     """The chosen plan, and others worth a look."""
     first = choose(case.problem, kd.bf16, tail=case.fused, reads=case.fused)
+    if options.most == 1:
+        return [first]
     others = designs(case.problem, kd.bf16)
     if options.plans:
         stated = tomllib.loads(options.plans.read_text()).get(case.name.removesuffix(" fused"), ())
