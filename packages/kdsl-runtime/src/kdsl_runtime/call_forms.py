@@ -20,9 +20,10 @@ from kdsl_core.lang.launch import KnownCall, Launch, Place, Ready, kinds_of
 from kdsl_core.lang.nested_types import PLAIN
 from kdsl_core.lang.signature import Parameter
 from kdsl_runtime.array_readers import Reader, guard_of, reader_of, stream_reader
-from kdsl_runtime.call_source import Words, source_of
+from kdsl_runtime.call_source import Words, planned_source_of, source_of
 from kdsl_runtime.parameters import is_converted
 from kdsl_runtime.ready import submission
+from kdsl_runtime.submission import Submission
 
 _MOST_PLANS = 1024
 _NUMBERS = (int, float, bool)
@@ -96,14 +97,28 @@ class CallForm:
         self.plans: dict[tuple[Any, ...], Plan] = {}
         space: dict[str, Any] = {}
         outer = [*self._defaults]
-        known = Words(self._types, named, self._arrays, self._statics, self._numbers, outer)
-        exec(source_of(known), space)
-        current = stream_reader(reader for _, reader in self._arrays)
+        self._words = Words(self._types, named, self._arrays, self._statics, self._numbers, outer)
+        self._outer = *self._defaults.values(), *self._types.values()
+        exec(source_of(self._words), space)
         self.call: KnownCall
-        self.key, self.call, self.planned = space["make"](
-            self.plans, watch, current, kernel, _MISFITS,
-            *self._defaults.values(), *self._types.values(),
-        )  # fmt: skip
+        self.key, self.call = space["make"](self.plans, *self._outer)
+        self._planned: dict[str, Callable[..., Any]] = {}  # by their source
+
+    def planned(
+        self, kernel: KernelFunction, calls: Mapping[Any, Any], made: Submission, ready: Ready
+    ) -> tuple[Any, Any, Any]:
+        """What a `Plan` is made with, for calls that `made` submits while `calls` are known."""
+        source = planned_source_of(self._words, made)
+        found = self._planned.get(source)
+        if found is None:
+            space: dict[str, Any] = {}
+            exec(source, space)
+            current = stream_reader(reader for _, reader in self._arrays)
+            found = self._planned[source] = space["make"](
+                watch.listed, watch.launched, current, kernel, _MISFITS, *self._outer
+            )
+        given: tuple[Any, Any, Any] = found(ready, calls, *made.means.values())
+        return given
 
     def _add(self, parameter: Parameter, word: Any) -> None:
         if parameter.kind == "tensor":
@@ -144,7 +159,7 @@ def remember(
             form = CallForm(kernel, args, kwargs)
         except _Unknown:
             return
-    made = form.planned(submission(place, bound, ready).submit, ready, calls)
+    made = form.planned(kernel, calls, submission(place, bound, ready), ready)
     key = form.key(place, args, kwargs)
     if len(form.plans) >= _MOST_PLANS:
         form.plans.clear()
