@@ -64,24 +64,24 @@ def _pieces(words: Words) -> dict[str, str]:
     beside = [test for word, test in others.items() if word not in arrays]
     values = "".join(f", {word}" for word in [*read, *words.numbers])
     unequal = f" or ({_each(words.statics)}) != statics" if words.statics else ""
-    return dict(
-        outer=", ".join([*words.outer, *(f"t{word}" for word in words.types)]),
-        unpack="; ".join(
+    return {
+        "outer": ", ".join([*words.outer, *(f"t{word}" for word in words.types)]),
+        "unpack": "; ".join(
             [f"{_each(placed)} = args"] * bool(placed)
             + [f"{word} = kwargs[{name!r}]" for name, word in words.named.items()]
         )
         or "pass",
-        read="; ".join(f"{pointer} = {text}" for pointer, text in read.items()) or "pass",
-        facts=_each([*facts, *words.statics]),
-        values=values,
-        arrays=_each(arrays),
-        statics=_each(words.statics),
-        compared="*args" if arrays == placed else _each(arrays),
-        beside=" or ".join([*refused, *beside]),
-        types=" or ".join([*refused, *others.values()]),
-        unequal=unequal,
-        unaligned=f"({' | '.join(read) or 0}) & 15",
-    )
+        "read": "; ".join(f"{pointer} = {text}" for pointer, text in read.items()) or "pass",
+        "facts": _each([*facts, *words.statics]),
+        "values": values,
+        "arrays": _each(arrays),
+        "statics": _each(words.statics),
+        "compared": "*args" if arrays == placed else _each(arrays),
+        "beside": " or ".join([*refused, *beside]),
+        "types": " or ".join([*refused, *others.values()]),
+        "unequal": unequal,
+        "unaligned": f"({' | '.join(read) or 0}) & 15",
+    }
 
 
 def _each(words: Sequence[str]) -> str:
