@@ -12,9 +12,10 @@ import os
 import sys
 from collections.abc import Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from types import CodeType, FrameType, TracebackType
+
+from kdsl_core.records import dataclass
 
 _MAX_DEPTH = 8
 # Folders of kdsl's own code → those inside that are written in the DSL: authors' lines again.

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from kdsl_core.errors import VerifyError
 from kdsl_core.ir.target import BASELINE, Need
 from kdsl_core.ir.value import Const, Operand, Value, Var
 from kdsl_core.loc import Loc
+from kdsl_core.records import dataclass
 
 if TYPE_CHECKING:
     from kdsl_core.ir.block import Block

@@ -13,7 +13,6 @@ Source: PTX ISA 9.0, "Matrix fragments for mma.m16n8k8, m16n8k16, m16n8k32".
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import Literal
 
@@ -26,6 +25,7 @@ from kdsl_core.ir.protocols import Evaluation, Inputs
 from kdsl_core.ir.target import BASELINE
 from kdsl_core.isa.operands import Register, expect_count, expect_type, in_register, lanes
 from kdsl_core.isa.tensor_core import multiply_accumulate
+from kdsl_core.records import dataclass
 
 LANES = 32
 _FP8 = Need(sm=89, ptx=(8, 4))

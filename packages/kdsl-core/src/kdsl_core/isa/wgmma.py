@@ -9,7 +9,6 @@ Source: PTX ISA 9.0, "Asynchronous Warpgroup Level Matrix Instructions".
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -39,6 +38,7 @@ from kdsl_core.isa.operands import (
 )
 from kdsl_core.isa.tensor_core import multiply_accumulate
 from kdsl_core.isa.wgmma_shapes import MAJORS, NEED, ROWS, WARP_ROWS, WARPS, WgmmaShape
+from kdsl_core.records import dataclass
 
 MAX_PENDING = 7
 ACCUMULATE = Const(boolean, True)

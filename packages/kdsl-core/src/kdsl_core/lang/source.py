@@ -7,10 +7,10 @@ import copy
 import functools
 import linecache
 from collections.abc import Iterator
-from dataclasses import dataclass
 from types import CodeType, FunctionType
 
 from kdsl_core.errors import StagingError
+from kdsl_core.records import dataclass
 
 _BLOCKS = ("body", "orelse", "handlers", "finalbody", "cases")  # of statements
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import Any
 
 from kdsl_core.dtypes import DType
 from kdsl_core.lang.arguments import facts_of
+from kdsl_core.records import dataclass
 from kdsl_fuse import arrays
 from kdsl_fuse.kernels import gemm_sm90_model as model
 from kdsl_fuse.kernels import gemm_sm90_table as table
