@@ -73,14 +73,14 @@ def _init(made: type[Any], fields: Sequence[dataclasses.Field[Any]]) -> Callable
     if hasattr(made, "__post_init__"):
         body.append("self.__post_init__()")
     given = [*parameters[False], *(parameters[True] if len(parameters[True]) > 1 else [])]
-    space = {"__name__": made.__module__}
+    space: dict[str, Any] = {"__name__": made.__module__}
     exec(
         f"def make({', '.join(held)}):\n def __init__({', '.join(given)}):\n  "
         + ("\n  ".join(body) or "pass")
         + "\n return __init__",
         space,
     )
-    written: Callable[..., None] = space["make"](**held)  # type: ignore[operator] # a function
+    written: Callable[..., None] = space["make"](**held)
     written.__qualname__ = f"{made.__qualname__}.__init__"
     return written
 
