@@ -12,6 +12,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterator
 from dataclasses import field, fields, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from kdsl_core.errors import VerifyError
@@ -142,11 +143,9 @@ class Op:
     def key(self) -> tuple[Any, ...] | None:
         """Equal for two operations that must give equal results; None when it may not be shared."""
         parts: list[Any] = [type(self)]
-        for item in fields(self):
-            if item.name in self.WRITES or item.name == "loc":
-                continue
-            held = getattr(self, item.name)
-            if item.name in self.READS:
+        for name, read in _attributes(type(self)):
+            held = getattr(self, name)
+            if read:
                 held = (
                     tuple(map(_operand_key, held))
                     if isinstance(held, tuple)
@@ -154,6 +153,13 @@ class Op:
                 )
             parts.append(held)
         return tuple(parts)
+
+
+@cache
+def _attributes(kind: type[Op]) -> tuple[tuple[str, bool], ...]:
+    """The fields that an operation's result depends on, and whether each holds operands."""
+    names = (item.name for item in fields(kind) if item.name != "loc")
+    return tuple((name, name in kind.READS) for name in names if name not in kind.WRITES)
 
 
 def _operand_key(operand: Operand | None) -> Any:
