@@ -68,7 +68,7 @@ def _init(made: type[Any], fields: Sequence[dataclasses.Field[Any]]) -> Callable
         elif field.default is not dataclasses.MISSING:
             held[f"_default_{name}"] = field.default
             default = f"=_default_{name}"
-        parameters[field.kw_only].append(f"{name}{default}")
+        parameters[bool(field.kw_only)].append(f"{name}{default}")
         body.append(f"_set(self, {name!r}, {value})")
     if hasattr(made, "__post_init__"):
         body.append("self.__post_init__()")

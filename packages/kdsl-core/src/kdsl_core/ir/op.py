@@ -156,7 +156,7 @@ class Op:
 
 
 @cache
-def _attributes(kind: type[Op]) -> tuple[tuple[str, bool], ...]:
+def _attributes(kind: type[Any]) -> tuple[tuple[str, bool], ...]:
     """The fields that an operation's result depends on, and whether each holds operands."""
     names = (item.name for item in fields(kind) if item.name != "loc")
     return tuple((name, name in kind.READS) for name in names if name not in kind.WRITES)

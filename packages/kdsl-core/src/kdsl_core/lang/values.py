@@ -121,8 +121,8 @@ def _is_read(member: Any) -> bool:
 
 def _is_called(member: Any) -> bool:
     """Whether a special method is the author's: those that dataclasses have follow the fields."""
-    file = member.__code__.co_filename if isinstance(member, FunctionType) else None
-    if file in (_WRITTEN_BY_PYTHON, records.__file__):
+    written = (_WRITTEN_BY_PYTHON, records.__file__)
+    if isinstance(member, FunctionType) and member.__code__.co_filename in written:
         return member.__name__ == "__init__"  # its defaults are values
     return isinstance(member, _CALLABLES)
 
