@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from kdsl_core.lang import watch
@@ -30,23 +31,31 @@ _NUMBERS = (int, float, bool)
 _MISFITS = (struct.error, OverflowError)
 
 
+Made = tuple[Callable[..., bool], Callable[..., KnownCall], Callable[..., KnownCall]]
+
+
 class Plan:
     """What is done for arguments with known facts.
 
     `run(stream, *values)` launches, and gives True unless something that the trace read was bound
-    anew or a number does not fit. `made` is that, and what makes the functions that compare facts
-    by a guard and one by one. `pins` keeps alive what is looked up by identity.
+    anew or a number does not fit. `make` gives that, and what makes the functions that compare
+    facts by a guard and one by one; it is asked at the second launch, for compiling them takes
+    longer than all else of a first one. `pins` keeps alive what is looked up by identity.
     """
 
     def __init__(
-        self, made: tuple[Any, Any, Any], ready: Ready, facts: tuple[Any, ...], bound: Bound
+        self, make: Callable[[], Made], ready: Ready, facts: tuple[Any, ...], bound: Bound
     ) -> None:
-        self.run: Callable[..., bool]
-        self.run, self._guarded, self._compared = made
+        self._make = make
+        self.run: Callable[..., bool] = self._first_run
         self.ready = ready
         self._facts, self._pins = facts, tuple(bound.statics.values())
         self._aligned = not any(array.pointer & 15 for array in bound.arrays.values())
         self._again: KnownCall | None = None
+
+    def _first_run(self, *given: Any) -> bool:
+        self.run, self._guarded, self._compared = self._make()
+        return self.run(*given)
 
     def again(
         self, refused: KnownCall | None, arrays: tuple[Any, ...], statics: tuple[Any, ...]
@@ -106,7 +115,7 @@ class CallForm:
 
     def planned(
         self, kernel: KernelFunction, calls: Mapping[Any, Any], made: Submission, ready: Ready
-    ) -> tuple[Any, Any, Any]:
+    ) -> Made:
         """What a `Plan` is made with, for calls that `made` submits while `calls` are known."""
         source = planned_source_of(self._words, made)
         found = self._planned.get(source)
@@ -117,7 +126,7 @@ class CallForm:
             found = self._planned[source] = space["make"](
                 watch.listed, watch.launched, current, kernel, _MISFITS, *self._outer
             )
-        given: tuple[Any, Any, Any] = found(ready, calls, *made.means.values())
+        given: Made = found(ready, calls, *made.means.values())
         return given
 
     def _add(self, parameter: Parameter, word: Any) -> None:
@@ -159,9 +168,10 @@ def remember(
             form = CallForm(kernel, args, kwargs)
         except _Unknown:
             return
-    made = form.planned(kernel, calls, submission(place, bound, ready), ready)
+    made = submission(place, bound, ready)
     key = form.key(place, args, kwargs)
     if len(form.plans) >= _MOST_PLANS:
         form.plans.clear()
-    form.plans[key] = Plan(made, ready, key[1:], bound)
+    make = partial(form.planned, kernel, calls, made, ready)
+    form.plans[key] = Plan(make, ready, key[1:], bound)
     calls[kinds] = form

@@ -6,7 +6,7 @@ import ctypes
 import struct
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from textwrap import indent
 from typing import Any
 
@@ -98,8 +98,12 @@ class Submission:
             "attributes": ctypes.addressof(self._attributes) if attributes else 0,
             "maps_of": self._known.get, "encoded": self._encoder(encode[1]) if encode else None,
         }  # fmt: skip
-        made = _factory(len(varying) - self._maps, self._maps, self._compares)
-        self.submit: Callable[..., None] = made(**self.means)
+        self._inputs = len(varying) - self._maps
+
+    @cached_property
+    def submit(self) -> Callable[..., None]:
+        """Launches; compiled when it is first asked for."""
+        return _factory(self._inputs, self._maps, self._compares)(**self.means)
 
     def text(self, values: Sequence[str], check: str = "") -> str:
         """A launch on `stream` with these values as Python, in terms of `means`.
