@@ -12,7 +12,6 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterator
 from dataclasses import field, fields, replace
-from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from kdsl_core.errors import VerifyError
@@ -57,6 +56,7 @@ class Op:
     REGIONS: ClassVar[tuple[str, ...]] = ()
     ARRIVES: ClassVar[tuple[str, ...]] = ()
     COMPLETES: ClassVar[tuple[str, ...]] = ()
+    _ATTRIBUTES: ClassVar[tuple[tuple[str, bool], ...]]
 
     @property
     def name(self) -> str:
@@ -140,10 +140,20 @@ class Op:
                 changed[name] = new
         return replace(self, **changed) if changed else self
 
+    @classmethod
+    def _attributes(cls) -> tuple[tuple[str, bool], ...]:
+        """The fields that the result depends on, and whether each holds operands."""
+        known: tuple[tuple[str, bool], ...] | None = vars(cls).get("_ATTRIBUTES")
+        if known is None:
+            names = (item.name for item in fields(cls) if item.name != "loc")
+            known = tuple((name, name in cls.READS) for name in names if name not in cls.WRITES)
+            cls._ATTRIBUTES = known  # of this class alone, whose own are more than its base's
+        return known
+
     def key(self) -> tuple[Any, ...] | None:
         """Equal for two operations that must give equal results; None when it may not be shared."""
         parts: list[Any] = [type(self)]
-        for name, read in _attributes(type(self)):
+        for name, read in self._attributes():
             held = getattr(self, name)
             if read:
                 held = (
@@ -153,13 +163,6 @@ class Op:
                 )
             parts.append(held)
         return tuple(parts)
-
-
-@cache
-def _attributes(kind: type[Any]) -> tuple[tuple[str, bool], ...]:
-    """The fields that an operation's result depends on, and whether each holds operands."""
-    names = (item.name for item in fields(kind) if item.name != "loc")
-    return tuple((name, name in kind.READS) for name in names if name not in kind.WRITES)
 
 
 def _operand_key(operand: Operand | None) -> Any:
