@@ -1,9 +1,11 @@
 """One life of a process that launches a Hopper GEMM, step by step; prints seconds as JSON.
 
-    KDSL_CACHE_DIR=DIR python3 benchmarks/startup_steps.py SPAWNED [--gpu]
+    KDSL_CACHE_DIR=DIR python3 benchmarks/startup_steps.py SPAWNED [--gpu [--open]] [--ptxas]
 
 SPAWNED is `time.time()` before the process was started. Without `--gpu` it ends when the machine
-code is there. It imports as little as it can itself.
+code is there. With `--open` the first thing is `kr.open_device()`, so that the driver starts while
+the rest goes on; `--ptxas` calls it once more on the same PTX. It imports as little as it can
+itself.
 """
 
 import sys
@@ -20,8 +22,13 @@ def done(step: str) -> None:
     _start = time.perf_counter()
 
 
-def main(gpu: bool) -> None:
+def main(options: list[str]) -> None:
     """Import, find or build, and launch."""
+    if "--open" in options:
+        import kdsl_runtime
+
+        kdsl_runtime.open_device()
+        done("open")
     import ml_dtypes  # noqa: F401 - its time is NumPy's
     import numpy as np
 
@@ -43,7 +50,13 @@ def main(gpu: bool) -> None:
     done("PTX")
     kr.build(lowered.module)
     done("machine code")
-    if not gpu:
+    if "--ptxas" in options:
+        from kdsl_runtime.ptxas import run_ptxas
+
+        module, assembler = lowered.module, kr.find_toolchain()
+        run_ptxas(module.text, module.entry, module.target, assembler, kr.AssembleOptions())
+        done("ptxas")
+    if "--gpu" not in options:
         return
     from cuda.bindings import driver  # noqa: F401 - only its time counts
 
@@ -68,7 +81,7 @@ def main(gpu: bool) -> None:
 
 if __name__ == "__main__":
     STEPS["interpreter"] = time.time() - float(sys.argv[1])
-    main("--gpu" in sys.argv)
+    main(sys.argv[2:])
     STEPS["modules"] = len(sys.modules)
     import json
 

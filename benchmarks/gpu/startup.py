@@ -4,9 +4,11 @@
 
 Each run is a fresh interpreter (`startup_steps.py`); a first one, which is not counted, compiles
 Python's files and fills the cache. "kdsl" is the imports, the look-ups and the launch; the rest is
-Python, NumPy, the driver's bindings, its context and what it does to load a module. "cold" runs
-have an empty cache each: what counts there is PTX and machine code. `$OUT/startup.json` gets all.
-`--no-gpu` measures what needs none.
+Python, NumPy, the driver's bindings, its context and what it does to load a module. "one by one" is
+the sum of all; "all" that of runs that begin with `kr.open_device()`, where the driver starts while
+the others go on; the two kinds of run take turns. "cold" runs have an empty cache each: what counts
+there is PTX and machine code; beside them stands ptxas, called on the same PTX once more.
+`$OUT/startup.json` gets all. `--no-gpu` measures what needs none.
 """
 
 from __future__ import annotations
@@ -28,11 +30,11 @@ TARGETS_S = {"all": 0.35, "kdsl": 0.06, "cold build": 0.25}
 Steps = dict[str, float]
 
 
-def life(cache: str, *, gpu: bool) -> Steps:
+def life(cache: str, *options: str) -> Steps:
     """Seconds of each step of one process."""
     environment = {**os.environ, "KDSL_CACHE_DIR": cache}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    words = [sys.executable, str(STEPS), str(time.time()), *(["--gpu"] if gpu else [])]
+    words = [sys.executable, str(STEPS), str(time.time()), *options]
     done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=120)
     if done.returncode:
         sys.exit(f"{STEPS.name} failed: {done.stderr[-2000:]}")
@@ -52,27 +54,34 @@ def main(words: list[str]) -> int:
     parser.add_argument("--runs", type=int, default=15)
     parser.add_argument("--no-gpu", action="store_true")
     options = parser.parse_args(words)
-    gpu = not options.no_gpu
+    gpu = [] if options.no_gpu else ["--gpu"]
+    alone, opened, cold = [], [], []
     with tempfile.TemporaryDirectory() as warm:
-        life(warm, gpu=gpu)
-        cached = medians([life(warm, gpu=gpu) for _ in range(options.runs)])
-    cold = []
+        life(warm, *gpu)
+        for _ in range(options.runs):
+            alone.append(life(warm, *gpu))
+            opened.append(life(warm, *gpu, "--open"))
     for _ in range(max(3, options.runs // 3)):
         with tempfile.TemporaryDirectory() as empty:
-            cold.append(life(empty, gpu=False))
+            cold.append(life(empty, "--ptxas"))
+    cached, hidden, built = medians(alone), medians(opened), medians(cold)
     sums = {
-        "all": sum(seconds for step, seconds in cached.items() if step != "run"),
+        "one by one": sum(seconds for step, seconds in cached.items() if step != "run"),
+        "all": sum(seconds for step, seconds in hidden.items() if step != "run"),
         "kdsl": sum(cached.get(step, 0.0) for step in OURS),
-        "cold build": sum(medians(cold)[step] for step in BUILDING),
+        "cold build": sum(built[step] for step in BUILDING),
+        "ptxas": built["ptxas"],
     }
     folder = Path(os.environ.get("OUT", "results"))
     folder.mkdir(parents=True, exist_ok=True)
-    report = {"cached": cached, "cold": medians(cold), "sums": sums, "python": sys.version}
-    (folder / "startup.json").write_text(json.dumps(report, indent=1))
-    for step, seconds in cached.items():
-        print(f"{step:16}{seconds * 1e3:8.1f} ms{'  kdsl' * (step in OURS)}")
+    report = {"cached": cached, "opened": hidden, "cold": built, "sums": sums}
+    (folder / "startup.json").write_text(json.dumps({**report, "python": sys.version}, indent=1))
+    for step, seconds in hidden.items():
+        apart = f"{cached[step] * 1e3:8.1f} ms one by one" if step in cached else ""
+        print(f"{step:16}{seconds * 1e3:8.1f} ms{apart:24}{'  kdsl' * (step in OURS)}")
     for name, seconds in sums.items():
-        print(f"{name:16}{seconds * 1e3:8.1f} ms, at most {TARGETS_S[name] * 1e3:.0f}")
+        most = f", at most {TARGETS_S[name] * 1e3:.0f}" if name in TARGETS_S else ""
+        print(f"{name:16}{seconds * 1e3:8.1f} ms{most}")
     return 1 if any(sums[name] > most for name, most in TARGETS_S.items()) else 0
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -54,6 +58,41 @@ def test_bound_launches():
     with pytest.raises(ArgumentError) as caught:
         run(torch.zeros(COUNT + 1, device="cuda")[1:], y)
     assert caught.value.code == "K628"
+
+
+def test_bound_launches_on_some_arrays_again():
+    """Addresses are those of this launch, whichever were written before; on two streams, too."""
+    torch = pytest.importorskip("torch")
+    pairs = [[torch.full((COUNT,), v, device="cuda") for v in (1.0, 0.0)] for _ in range(3)]
+    run = added[GRID, 64].bind(*pairs[0], 2.0)
+    torch.cuda.synchronize()
+    for i in (0, 0, 1, 0, 2, 2, 1):
+        run(*pairs[i])
+    side = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(side):
+        run(*pairs[1])
+    torch.cuda.synchronize()
+    assert [y[0].item() for _, y in pairs] == [9.0, 9.0, 6.0]
+    assert all(torch.all(y == y[0]).item() for _, y in pairs)
+
+
+OPENED = """
+import kdsl_runtime as kr
+kr.open_device(0)
+import numpy as np
+from gpu.test_launch_path_gpu import COUNT, GRID, added
+x, y = (kr.to_device(np.full(COUNT, v, np.float32)) for v in (1.0, 0.0))
+added[GRID, 64](x, y, 2.0)
+assert (y.read() == 3.0).all()
+"""
+
+
+def test_an_opened_device():
+    """A process that began with its device launches as any other does."""
+    places = [str(Path(__file__).parents[1]), *sys.path]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
+    subprocess.run([sys.executable, "-c", OPENED], env=env, check=True, timeout=120)
 
 
 def test_streams_and_capture():

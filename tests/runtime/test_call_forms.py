@@ -16,7 +16,7 @@ import pytest
 import kdsl_core as kd
 import kdsl_runtime as kr
 from kdsl_core.errors import ArgumentError, BuildError, DriverError
-from kdsl_core.lang.launch import Launch
+from kdsl_core.lang.launch import Launch, launches_go_to
 from kdsl_runtime import call_forms
 from kdsl_runtime.device_array import DeviceArray
 from runtime.fake_gpu import FakeGpu, FakeTensor, Result, fake_torch
@@ -323,6 +323,22 @@ def test_watchers_see_short_launches(gpu, long, tmp_path, monkeypatch):
     assert len(recording.manifest()) == 1
 
 
+def test_launches_that_are_collected(gpu, long):
+    """A launch that is known goes where launches go now, and to the GPU again after."""
+    launch = scaled[1, 64]
+    x, y = pair()
+    for _ in range(3):
+        launch(x, y)
+    found: list[Any] = []
+    with launches_go_to(lambda *call: found.append(call)):
+        launch(x, y)
+        thread = threading.Thread(target=launch, args=(x, y))
+        thread.start()
+        thread.join(60)
+    launch(x, y)
+    assert found == [(launch, (x, y), {})] and len(gpu.driver.calls) == 5 and long.count == 1
+
+
 def test_errors_of_the_driver_have_a_place(gpu):
     """A short launch that fails says where it was called."""
     scaled[1, 64](*pair())
@@ -352,6 +368,12 @@ def test_bound_launches_refuse_what_they_see(gpu):
     with pytest.raises(ArgumentError, match=r"x: .*multiple of 16 bytes, got 0x1004") as caught:
         run(*pair(at=4100))
     assert caught.value.code == "K628" and not gpu.driver.calls
+    for at in (4096, 4096, 8192, 4096):
+        run(*pair(at=at))
+        with pytest.raises(ArgumentError) as caught:
+            run(*pair(at=at + 4))
+        assert caught.value.code == "K628" and parameters(gpu)["x"] == at
+    assert len(gpu.driver.calls) == 4
 
 
 def test_bound_launches_are_recorded(gpu):

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import os
+import struct
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kdsl_core import dtypes as dt
+from kdsl_core.dtypes import DType
 from kdsl_runtime.submission import Attribute, Submission
 
 C_FILES = Path(__file__).with_name("c")
@@ -70,6 +73,65 @@ def test_maps_follow_from_what_varies() -> None:
     for values in ((1, 2), (3, 4), (1, 2)):
         submit(0, *values)
     assert seen == [[1, 2, 1, 2], [3, 4, 3, 4], [1, 2, 1, 2]] and made == [(1, 2), (3, 4)]
+
+
+class Read:
+    """A driver that reads the first byte of each parameter, and launches `within` a launch once."""
+
+    def __init__(self) -> None:
+        self.seen: list[bytes] = []
+        self.within: Callable[[], None] | None = None
+
+    def __call__(self, config: Any, function: object, pointers: Any, extra: object) -> int:
+        each = [ctypes.string_at(pointer, 4) for pointer in pointers._obj if pointer]
+        within, self.within = self.within, None
+        if within is not None:
+            within()
+            assert each == [ctypes.string_at(pointer, 4) for pointer in pointers._obj if pointer]
+        self.seen.append(b"".join(each))
+        return 0
+
+
+def typed(read: Read, *params: DType) -> Submission:
+    """A submission whose values have their parameters' types."""
+    named = [(f"p{i}", dtype) for i, dtype in enumerate(params)]
+    launched = (read, None, None, lambda: None)
+    return Submission(named, ((1, 1, 1), (32, 1, 1), 0), [], {}, launched, typed=True)
+
+
+def test_equal_values_are_written_once() -> None:
+    """What another launch needs is written over them, also while they are in use."""
+    read = Read()
+    submission = typed(read, dt.u32, dt.i32)
+    first, second = (1, -1), (2, -1)
+    for values in (first, first, second, first):
+        submission.submit(0, *values)
+    read.within = lambda: submission.submit(0, *second)
+    submission.submit(0, *first)
+    for values in (second, first):
+        submission.submit(0, *values)
+    one, two = b"\1\0\0\0" + b"\xff" * 4, b"\2\0\0\0" + b"\xff" * 4
+    assert read.seen == [one, one, two, one, two, one, two, one]
+    assert "latest" in submission.text(["a", "b"])
+
+
+def test_equal_numbers_of_other_bits() -> None:
+    """Zeros of either sign are two values."""
+    read = Read()
+    submission = typed(read, dt.f32)
+    for value in (0.0, -0.0, 0.0):
+        submission.submit(0, value)
+    assert read.seen == [b"\0\0\0\0", b"\0\0\0\x80", b"\0\0\0\0"]
+
+
+def test_equal_numbers_of_another_type() -> None:
+    """Where types are not known, each value is looked at."""
+    params = [("n", dt.i32)]
+    launched = (Read(), None, None, lambda: None)
+    submission = Submission(params, ((1, 1, 1), (32, 1, 1), 0), [], {}, launched)
+    submission.submit(0, 1)
+    with pytest.raises(struct.error):
+        submission.submit(0, 1.0)
 
 
 @pytest.mark.parametrize("count", [0, 1, 40])

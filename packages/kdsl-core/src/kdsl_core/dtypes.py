@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from kdsl_core.errors import TypeMismatch
+from kdsl_core.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,10 @@ import os
 import sys
 from collections.abc import Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from types import CodeType, FrameType, TracebackType
+
+from kdsl_core.records import dataclass
 
 _MAX_DEPTH = 8
 # Folders of kdsl's own code → those inside that are written in the DSL: authors' lines again.
@@ -135,23 +136,29 @@ def mark_internal(file: str, *, except_for: tuple[str, ...] = ()) -> None:
     """
     folder = os.path.dirname(os.path.abspath(file)) + os.sep
     _internal[folder] = tuple(os.path.join(folder, name) + os.sep for name in except_for)
-    _is_author.cache_clear()
+    _authors.clear()
     _is_library.cache_clear()
 
 
 def is_author_code(code: CodeType) -> bool:
     """Whether `code` was written by a kernel author rather than by kdsl itself."""
-    return _is_author(code.co_filename)
+    return _authors[code.co_filename]
 
 
-@cache  # by the name: to hash a code object takes longer than all else here
-def _is_author(file: str) -> bool:
-    path = os.path.abspath(file)
-    return all(
-        path.startswith(written_in_the_dsl)
-        for folder, written_in_the_dsl in _internal.items()
-        if path.startswith(folder)
-    )
+class _Authors(dict[str, bool]):
+    """Whether a file's code is an author's. By the name, for to hash a code object takes longer."""
+
+    def __missing__(self, file: str) -> bool:
+        path = os.path.abspath(file)
+        found = self[file] = all(
+            path.startswith(written_in_the_dsl)
+            for folder, written_in_the_dsl in _internal.items()
+            if path.startswith(folder)
+        )
+        return found
+
+
+_authors = _Authors()
 
 
 @cache
@@ -198,9 +205,10 @@ def here(frame: FrameType | None = None, depth: int = _MAX_DEPTH) -> Loc | None:
     frame = frame or sys._getframe(1)
     elsewhere = _stated.get()
     found = list(elsewhere.frames[: _MAX_DEPTH // 2]) if elsewhere else []
+    authors = _authors
     while frame is not None and len(found) < depth:
         code = frame.f_code
-        if is_author_code(code):
+        if authors[code.co_filename]:
             found.append((code, frame.f_lasti))
         elif code.co_name == "__kdsl_trace_root__":
             break

@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kdsl_core.dtypes import BY_NAME, DType, dtype_of
 from kdsl_core.errors import ArgumentError
+from kdsl_core.records import dataclass
 from kdsl_fuse import device_views
 from kdsl_fuse.strided import Strided, row_major
 

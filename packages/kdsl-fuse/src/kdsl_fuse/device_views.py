@@ -6,10 +6,11 @@ They are JAX arrays, `kdsl_runtime.DeviceArray`s, and everything else with DLPac
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kdsl_core.dtypes import DType
+from kdsl_core.records import dataclass
 from kdsl_fuse.strided import Shape, Strided, row_major
 
 if TYPE_CHECKING:

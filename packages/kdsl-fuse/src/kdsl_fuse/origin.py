@@ -7,11 +7,11 @@ import os
 import sys
 from collections.abc import Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass
 from types import CodeType, FrameType
 
 from kdsl_core.errors import KdslError
 from kdsl_core.loc import Loc, is_author_code, source_lines
+from kdsl_core.records import dataclass
 
 _MAX_DEPTH = 6
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from kdsl_core.records import dataclass
 
 Shape = tuple[int, ...]
 

@@ -53,6 +53,7 @@ _HOME = {
     "recall": "builds",
     "noted": "cache.notes",
     "bound": "bound",
+    "open_device": "opening",
     "bound_addresses": "ready",
     "remember": "call_forms",
     "LoadedKernel": "launch",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 import warnings
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from typing import Any
 
 from kdsl_core.errors import BuildError
+from kdsl_core.records import dataclass
 from kdsl_runtime import metrics
 from kdsl_runtime.ptx_module import PtxModule, text_and_entry
 from kdsl_runtime.resources import check_block, check_registers

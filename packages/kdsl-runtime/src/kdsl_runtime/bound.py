@@ -15,19 +15,17 @@ from kdsl_runtime.arrays import describe
 from kdsl_runtime.ready import submission
 
 _SOURCE = """
-def make(current, device, fixed, watch, kernel, needed, wrong, misaligned, {means}):
+def make(current, device, fixed, watched, tell, kernel, needed, wrong, misaligned, {means}):
     def bound(*arrays):
         try:
             {arrays} = arrays
-            {pointers} = {reads}
+            {reads}
         except (AttributeError, ValueError):
             raise wrong(arrays) from None
-        if {masked}:
-            raise misaligned({pointers})
         stream = current(device) if fixed is None else fixed
         {launched}
-        for watcher in watch.watchers:
-            watcher.launched(kernel, needed)
+        if watched:
+            tell(kernel, needed)
 
     return bound
 """
@@ -63,25 +61,24 @@ def bound(launch: Launch, place: Place, call: Bound, ready: Ready) -> Callable[.
             fix="call the kernel itself, which has code for each alignment, or align the array",
         )
 
+    unaligned = (f"({' | '.join(each)}) & {mask}" for mask, each in masks.items())
+    check = f"if {' or '.join(unaligned) or False}:\n    raise misaligned({', '.join(pointers)})"
     source = _SOURCE.format(
         arrays="".join(f"a{i}, " for i in indices) or "()",
-        pointers="".join(f"{pointer}, " for pointer in pointers) or "()",
-        reads="".join(
-            f"{reader.pointer.format(f'a{i}') if reader else f'describe(a{i}).pointer'}, "
+        reads="; ".join(
+            f"p{i} = {reader.pointer.format(f'a{i}') if reader else f'describe(a{i}).pointer'}"
             for i, reader in enumerate(readers)
         )
-        or "()",
-        masked=" or ".join(f"({' | '.join(each)}) & {mask}" for mask, each in masks.items())
-        or "False",
+        or "pass",
         means=", ".join(launched.means),
-        launched=indent(launched.text(pointers), " " * 8).lstrip(),
+        launched=indent(launched.text(pointers, check), " " * 8).lstrip(),
     )
     space: dict[str, Any] = {"describe": describe}
     exec(source, space)
     current = stream_reader(reader for reader in readers if reader)
     made: Callable[..., None] = space["make"](
-        current, ready.device, stream, watch, kernel, ready.needed, wrong, misaligned,
-        *launched.means.values(),
+        current, ready.device, stream, watch.listed, watch.launched, kernel, ready.needed, wrong,
+        misaligned, *launched.means.values(),
     )  # fmt: skip
     made.__name__ = made.__qualname__ = f"bound_{kernel.__name__}"
     return made

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from kdsl_core.lang import watch
@@ -20,32 +21,41 @@ from kdsl_core.lang.launch import KnownCall, Launch, Place, Ready, kinds_of
 from kdsl_core.lang.nested_types import PLAIN
 from kdsl_core.lang.signature import Parameter
 from kdsl_runtime.array_readers import Reader, guard_of, reader_of, stream_reader
-from kdsl_runtime.call_source import Words, source_of
+from kdsl_runtime.call_source import Words, planned_source_of, source_of
 from kdsl_runtime.parameters import is_converted
 from kdsl_runtime.ready import submission
+from kdsl_runtime.submission import Submission
 
 _MOST_PLANS = 1024
 _NUMBERS = (int, float, bool)
 _MISFITS = (struct.error, OverflowError)
 
 
+Made = tuple[Callable[..., bool], Callable[..., KnownCall], Callable[..., KnownCall]]
+
+
 class Plan:
     """What is done for arguments with known facts.
 
     `run(stream, *values)` launches, and gives True unless something that the trace read was bound
-    anew or a number does not fit. `made` is that, and what makes the functions that compare facts
-    by a guard and one by one. `pins` keeps alive what is looked up by identity.
+    anew or a number does not fit. `make` gives that, and what makes the functions that compare
+    facts by a guard and one by one; it is asked at the second launch, for compiling them takes
+    longer than all else of a first one. `pins` keeps alive what is looked up by identity.
     """
 
     def __init__(
-        self, made: tuple[Any, Any, Any], ready: Ready, facts: tuple[Any, ...], bound: Bound
+        self, make: Callable[[], Made], ready: Ready, facts: tuple[Any, ...], bound: Bound
     ) -> None:
-        self.run: Callable[..., bool]
-        self.run, self._guarded, self._compared = made
+        self._make = make
+        self.run: Callable[..., bool] = self._first_run
         self.ready = ready
         self._facts, self._pins = facts, tuple(bound.statics.values())
         self._aligned = not any(array.pointer & 15 for array in bound.arrays.values())
         self._again: KnownCall | None = None
+
+    def _first_run(self, *given: Any) -> bool:
+        self.run, self._guarded, self._compared = self._make()
+        return self.run(*given)
 
     def again(
         self, refused: KnownCall | None, arrays: tuple[Any, ...], statics: tuple[Any, ...]
@@ -96,14 +106,28 @@ class CallForm:
         self.plans: dict[tuple[Any, ...], Plan] = {}
         space: dict[str, Any] = {}
         outer = [*self._defaults]
-        known = Words(self._types, named, self._arrays, self._statics, self._numbers, outer)
-        exec(source_of(known), space)
-        current = stream_reader(reader for _, reader in self._arrays)
+        self._words = Words(self._types, named, self._arrays, self._statics, self._numbers, outer)
+        self._outer = *self._defaults.values(), *self._types.values()
+        exec(source_of(self._words), space)
         self.call: KnownCall
-        self.key, self.call, self.planned = space["make"](
-            self.plans, watch, current, kernel, _MISFITS,
-            *self._defaults.values(), *self._types.values(),
-        )  # fmt: skip
+        self.key, self.call = space["make"](self.plans, *self._outer)
+        self._planned: dict[str, Callable[..., Any]] = {}  # by their source
+
+    def planned(
+        self, kernel: KernelFunction, calls: Mapping[Any, Any], made: Submission, ready: Ready
+    ) -> Made:
+        """What a `Plan` is made with, for calls that `made` submits while `calls` are known."""
+        source = planned_source_of(self._words, made)
+        found = self._planned.get(source)
+        if found is None:
+            space: dict[str, Any] = {}
+            exec(source, space)
+            current = stream_reader(reader for _, reader in self._arrays)
+            found = self._planned[source] = space["make"](
+                watch.listed, watch.launched, current, kernel, _MISFITS, *self._outer
+            )
+        given: Made = found(ready, calls, *made.means.values())
+        return given
 
     def _add(self, parameter: Parameter, word: Any) -> None:
         if parameter.kind == "tensor":
@@ -144,9 +168,10 @@ def remember(
             form = CallForm(kernel, args, kwargs)
         except _Unknown:
             return
-    made = form.planned(submission(place, bound, ready).submit, ready, calls)
+    made = submission(place, bound, ready)
     key = form.key(place, args, kwargs)
     if len(form.plans) >= _MOST_PLANS:
         form.plans.clear()
-    form.plans[key] = Plan(made, ready, key[1:], bound)
+    make = partial(form.planned, kernel, calls, made, ready)
+    form.plans[key] = Plan(make, ready, key[1:], bound)
     calls[kinds] = form

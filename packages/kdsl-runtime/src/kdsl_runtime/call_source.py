@@ -11,6 +11,7 @@ from textwrap import indent
 from typing import NamedTuple
 
 from kdsl_runtime.array_readers import Reader
+from kdsl_runtime.submission import Submission
 
 
 class Words(NamedTuple):
@@ -29,7 +30,27 @@ class Words(NamedTuple):
 
 
 def source_of(words: Words) -> str:
-    """A function `make`, which gives `key`, `call` and `planned`."""
+    """A function `make`, which gives `key` and `call`."""
+    return _SOURCE.format(**_pieces(words))
+
+
+def planned_source_of(words: Words, submission: Submission) -> str:
+    """A function `make`, which gives `planned` for submissions with the text of this one."""
+    pieces = _pieces(words)
+    values = [*(f"p{i}" for i in range(len(words.arrays))), *words.numbers]
+    launched = _LAUNCHED.format(submitted=indent(submission.text(values), " " * 4).lstrip())
+    check = f"if {pieces['unaligned']}:\n    append(held)\n    return False"
+    guarded = _LAUNCHED.format(submitted=indent(submission.text(values, check), " " * 4).lstrip())
+    return _PLANNED.format(
+        **pieces,
+        means=", ".join(submission.means),
+        run=indent(launched, " " * 12).lstrip(),
+        guarded=indent(guarded, " " * 16).lstrip(),
+        launched=indent(launched, " " * 16).lstrip(),
+    )
+
+
+def _pieces(words: Words) -> dict[str, str]:
     read = {f"p{i}": reader.pointer.format(w) for i, (w, reader) in enumerate(words.arrays)}
     facts = [reader.facts.format(word) for word, reader in words.arrays]
     facts += [f"{pointer} & 15" for pointer in read]
@@ -42,27 +63,25 @@ def source_of(words: Words) -> str:
     others = {word: f"type({word}) is not t{word}" for word in words.types}
     beside = [test for word, test in others.items() if word not in arrays]
     values = "".join(f", {word}" for word in [*read, *words.numbers])
-    launched = _LAUNCHED.format(values=values)
-    unequal = [f"({_each(words.statics)}) != statics"] if words.statics else []
-    return _SOURCE.format(
-        outer=", ".join([*words.outer, *(f"t{word}" for word in words.types)]),
-        unpack="; ".join(
+    unequal = f" or ({_each(words.statics)}) != statics" if words.statics else ""
+    return {
+        "outer": ", ".join([*words.outer, *(f"t{word}" for word in words.types)]),
+        "unpack": "; ".join(
             [f"{_each(placed)} = args"] * bool(placed)
             + [f"{word} = kwargs[{name!r}]" for name, word in words.named.items()]
         )
         or "pass",
-        read="; ".join(f"{pointer} = {text}" for pointer, text in read.items()) or "pass",
-        facts=_each([*facts, *words.statics]),
-        values=values,
-        arrays=_each(arrays),
-        statics=_each(words.statics),
-        compared="*args" if arrays == placed else _each(arrays),
-        beside=" or ".join([*refused, *beside]),
-        types=" or ".join([*refused, *others.values()]),
-        unequal=" or ".join([f"({' | '.join(read) or 0}) & 15", *unequal]),
-        run=indent(launched, " " * 12).lstrip(),
-        launched=indent(launched, " " * 16).lstrip(),
-    )
+        "read": "; ".join(f"{pointer} = {text}" for pointer, text in read.items()) or "pass",
+        "facts": _each([*facts, *words.statics]),
+        "values": values,
+        "arrays": _each(arrays),
+        "statics": _each(words.statics),
+        "compared": "*args" if arrays == placed else _each(arrays),
+        "beside": " or ".join([*refused, *beside]),
+        "types": " or ".join([*refused, *others.values()]),
+        "unequal": unequal,
+        "unaligned": f"({' | '.join(read) or 0}) & 15",
+    }
 
 
 def _each(words: Sequence[str]) -> str:
@@ -76,15 +95,15 @@ if not dependencies.unchanged():
 if stream is None:
     stream = current(device)
 try:
-    submit(stream{values})
+    {submitted}
 except misfits:
     return False
-for watcher in watch.watchers:
-    watcher.launched(kernel, needed)
+if watched:
+    tell(kernel, needed)
 return True"""
 
 _SOURCE = """
-def make(plans, watch, current, kernel, misfits, {outer}):
+def make(plans, {outer}):
     def key(place, args, kwargs):
         {unpack}
         {read}
@@ -100,7 +119,12 @@ def make(plans, watch, current, kernel, misfits, {outer}):
             launch.again = plan.again(launch.again, ({arrays}), ({statics}))
         return True
 
-    def planned(submit, ready, calls):
+    return key, call
+"""
+
+_PLANNED = """
+def make(watched, tell, current, kernel, misfits, {outer}):
+    def planned(ready, calls, {means}):
         dependencies, device, needed = ready.dependencies, ready.device, ready.needed
 
         def run(stream{values}):
@@ -112,13 +136,11 @@ def make(plans, watch, current, kernel, misfits, {outer}):
                     {unpack}
                 except (KeyError, ValueError):
                     return False
-                if {beside} or not same({compared}):
+                if {beside} or not same({compared}){unequal}:
                     return False
                 {read}
-                if {unequal}:
-                    return False
                 stream = launch.stream
-                {launched}
+                {guarded}
 
             return again
 
@@ -140,5 +162,5 @@ def make(plans, watch, current, kernel, misfits, {outer}):
 
         return run, guarded, compared
 
-    return key, call, planned
+    return planned
 """

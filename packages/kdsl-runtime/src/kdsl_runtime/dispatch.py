@@ -10,12 +10,12 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from kdsl_core.errors import CacheError, KdslError
+from kdsl_core.records import dataclass
 from kdsl_runtime.problem import Problem
 
 Config: TypeAlias = Mapping[str, Any]

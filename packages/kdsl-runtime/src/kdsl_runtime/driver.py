@@ -13,8 +13,9 @@ from types import ModuleType
 from typing import Any
 
 from kdsl_core.errors import DriverError
+from kdsl_runtime import opening
 
-_LIBRARY = "libcuda.so.1"
+_LIBRARY = opening.LIBRARY
 _SIMULATE = "pass NumPy arrays instead: they run in the simulator"
 # Instructions of these generations need the architecture-specific target.
 _SPECIFIC_TARGETS = {(9, 0): "sm_90a", (10, 0): "sm_100a"}
@@ -28,6 +29,7 @@ def require_driver() -> ModuleType:
 
     Raises: DriverError K801 (no driver library), K802 (no Python bindings), K803 (it failed).
     """
+    opening.wait()
     try:
         ctypes.CDLL(_LIBRARY)
     except OSError as problem:

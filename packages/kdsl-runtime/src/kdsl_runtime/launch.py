@@ -106,10 +106,13 @@ class LoadedKernel:
         overlap: bool = False,
         constants: Mapping[int, Any] | None = None,
         encode: tuple[int, Encode] | None = None,
+        *,
+        typed: bool = False,
     ) -> Submission:
         """What launches it again and again; `constants` are parameters that stay, by position.
 
         `encode` is the number of tensor maps, which are the last parameters, and what makes them.
+        `typed` says that values have their parameters' types.
         Raises: ArgumentError K653, K656, K658.
         """
         blocks, threads = _dim3(grid, "grid"), _dim3(block, "block")
@@ -122,6 +125,7 @@ class LoadedKernel:
             constants or {},
             (self._launcher, self._handle, self._failed, self._launches.__next__),
             encode,
+            typed=typed,
         )
 
     def _failed(self, code: int, config: Any, pointers: Any) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from kdsl_core.errors import ArgumentError
+from kdsl_core.records import dataclass
 
 Value = int | str
 

@@ -30,8 +30,9 @@ def submission(place: Place, bound: Bound, ready: Ready, *, numbers: bool = True
         return [encoded(evaluate(full)) for evaluate in lowered.maps]
 
     made: Submission = ready.loaded.submission(
-        place.grid, place.block, place.cluster, place.overlap, constants, (maps, encode)
-    )
+        place.grid, place.block, place.cluster, place.overlap, constants, (maps, encode),
+        typed=True,
+    )  # fmt: skip
     return made
 
 

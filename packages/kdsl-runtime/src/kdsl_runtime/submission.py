@@ -6,7 +6,7 @@ import ctypes
 import struct
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from textwrap import indent
 from typing import Any
 
@@ -56,6 +56,8 @@ class Submission:
     `struct.error` or OverflowError for one that its type cannot hold. `launch` is the driver's
     function, the kernel's handle, what is called when the answer is no success, and what counts.
     `text` is what `submit` does, for generated code that saves the call; `means` are its names.
+    With `typed`, each value is of its parameter's type: a launch with the values of the latest one
+    that used the same memory writes nothing.
 
     Threads: safe; each launch has memory of its own, which is used again.
     """
@@ -68,6 +70,8 @@ class Submission:
         constants: Mapping[int, Any],
         launch: tuple[Any, ...],
         encode: tuple[int, Encode] | None = None,
+        *,
+        typed: bool = False,
     ) -> None:
         self._sizes = sizes
         self._attributes = (Attribute * len(attributes))(*attributes)
@@ -84,20 +88,29 @@ class Submission:
         self._maps = encode[0] if encode else 0
         self._known: dict[tuple[Any, ...], Sequence[bytes]] = {}
         free: list[Any] = []  # list.pop and list.append are atomic: a free list without a lock
+        # Zeros of either sign are equal, and other bits.
+        self._compares = typed and not set(self.block.layout) & set("fde")
         call, function, failed, tick = launch
         self.means: dict[str, Any] = {
-            "launch": call, "function": function, "failed": failed, "tick": tick,
+            "enqueue": call, "function": function, "failed": failed, "tick": tick,
             "pop": free.pop, "append": free.append, "slot": self._slot,
             "pack_into": layout.pack_into, "count": len(attributes),
             "attributes": ctypes.addressof(self._attributes) if attributes else 0,
-            "known": self._known.get, "encoded": self._encoder(encode[1]) if encode else None,
+            "maps_of": self._known.get, "encoded": self._encoder(encode[1]) if encode else None,
         }  # fmt: skip
-        made = _factory(len(varying) - self._maps, self._maps)
-        self.submit: Callable[..., None] = made(**self.means)
+        self._inputs = len(varying) - self._maps
 
-    def text(self, values: Sequence[str]) -> str:
-        """A launch on `stream` with these values as Python, in terms of `means`."""
-        return _text(tuple(values), self._maps)
+    @cached_property
+    def submit(self) -> Callable[..., None]:
+        """Launches; compiled when it is first asked for."""
+        return _factory(self._inputs, self._maps, self._compares)(**self.means)
+
+    def text(self, values: Sequence[str], check: str = "") -> str:
+        """A launch on `stream` with these values as Python, in terms of `means`.
+
+        `check` comes before values that were not written before.
+        """
+        return _text(tuple(values), self._maps, self._compares, check)
 
     def _encoder(self, encode: Encode) -> Callable[[tuple[Any, ...]], Sequence[bytes]]:
         def encoded(values: tuple[Any, ...]) -> Sequence[bytes]:
@@ -107,8 +120,11 @@ class Submission:
 
         return encoded
 
-    def _slot(self) -> tuple[Any, Any, Any]:
-        """Memory for one launch: all of it, and references to its configuration and pointers."""
+    def _slot(self) -> list[Any]:
+        """Memory for one launch, references to its configuration and pointers, and what is in it.
+
+        That is the stream and the values of the latest launch; None before the first.
+        """
         memory = ctypes.create_string_buffer(self._fixed_at + len(self._fixed))
         base = ctypes.addressof(memory)
         config = Config.from_buffer(memory)
@@ -117,7 +133,7 @@ class Submission:
         pointers = (ctypes.c_void_p * max(1, len(self._order)))()
         for index, offset in zip(self._order, self._offsets, strict=True):
             pointers[index] = base + offset
-        return memory, ctypes.byref(config), ctypes.byref(pointers)
+        return [memory, ctypes.byref(config), ctypes.byref(pointers), None]
 
 
 def _fast(layout: str) -> struct.Struct:
@@ -131,17 +147,17 @@ def _fast(layout: str) -> struct.Struct:
 
 
 @lru_cache(maxsize=256)
-def _factory(values: int, maps: int) -> Callable[..., Callable[..., None]]:
+def _factory(values: int, maps: int, compares: bool) -> Callable[..., Callable[..., None]]:
     """Makes `submit` for so many values, then so many tensor maps that follow from them.
 
     It is written out because a call with a star costs as much as half of the driver's.
     """
     given = tuple(f"v{i}" for i in range(values))
     source = f"""
-def make(launch, function, failed, tick, pop, append, slot, pack_into, count, attributes,
-         known, encoded):
+def make(enqueue, function, failed, tick, pop, append, slot, pack_into, count, attributes,
+         maps_of, encoded):
     def submit({", ".join(["stream", *given])}):
-        {indent(_text(given, maps), " " * 8).lstrip()}
+        {indent(_text(given, maps, compares), " " * 8).lstrip()}
 
     return submit
 """
@@ -151,18 +167,26 @@ def make(launch, function, failed, tick, pop, append, slot, pack_into, count, at
     return make
 
 
-def _text(values: tuple[str, ...], maps: int) -> str:
+def _text(values: tuple[str, ...], maps: int, compares: bool, check: str = "") -> str:
     made = "".join(f"m{i}, " for i in range(maps))
-    key = f"({''.join(f'{value}, ' for value in values)})"
+    each = "".join(f"{value}, " for value in values)
+    lines = [check] * bool(check)
+    if maps:
+        lines.append(f"{made}= maps_of(({each})) or encoded(({each}))")
+    at = Config.stream.offset
+    lines.append(f"pack_into(memory, {at}, stream, attributes, count, {each}{made})")
+    write = "\n".join(lines)
+    if compares:
+        write = f"{write}\nheld[3] = given"
+        write = f"given = stream, {each}\nif given != latest:\n{indent(write, ' ' * 4)}"
     return f"""\
-{f"{made} = known({key}) or encoded({key})" if maps else "pass"}
 try:
     held = pop()
 except IndexError:
     held = slot()
-memory, config, pointers = held
-pack_into(memory, {Config.stream.offset}, stream, attributes, count, {key[1:-1]}{made})
-code = launch(config, function, pointers, None)
+memory, config, pointers, latest = held
+{write}
+code = enqueue(config, function, pointers, None)
 if code:
     failed(code, config, pointers)
 append(held)

@@ -11,11 +11,11 @@ import os
 import re
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from kdsl_core.errors import BuildError
 from kdsl_core.lang.file_states import state_of_files
+from kdsl_core.records import dataclass
 
 VERSION_TIME_LIMIT_S = 20.0
 _INSTALL = (

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, TypeAlias
 
 from kdsl_core.dtypes import DType
 from kdsl_core.errors import TypeMismatch
 from kdsl_core.ir.target import BASELINE, Need
 from kdsl_core.layout import Layout, recast_layout, size
+from kdsl_core.records import dataclass
 
 CopyKind: TypeAlias = Literal["universal", "cp.async", "ldmatrix", "stmatrix"]
 

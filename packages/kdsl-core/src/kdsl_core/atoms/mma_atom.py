@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, TypeAlias
 
 from kdsl_core.dtypes import DType
 from kdsl_core.ir.target import BASELINE, Need
 from kdsl_core.layout import Layout, size
+from kdsl_core.records import dataclass
 
 Operand: TypeAlias = Literal["A", "B", "C"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from kdsl_core.atoms.copy_atom import CopyAtom, contiguous_bits
@@ -14,6 +13,7 @@ from kdsl_core.errors import LayoutError
 from kdsl_core.layout import Layout, holders
 from kdsl_core.layout.grid import tv_grid
 from kdsl_core.layout.svg import NOTEBOOK_CELLS, Placed, svg_page
+from kdsl_core.records import dataclass
 
 Drawable: TypeAlias = MmaAtom | CopyAtom | TiledMma | TiledCopy
 _MATRIX_COLUMNS = 8  # 16-bit elements in a row of a matrix load or store

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -29,6 +28,7 @@ from kdsl_core.layout import (
     upcast,
     zipped_divide,
 )
+from kdsl_core.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -24,6 +23,7 @@ from kdsl_core.layout import (
     tiled_product,
     zipped_divide,
 )
+from kdsl_core.records import dataclass
 
 MODES: dict[Operand, tuple[int, int]] = {"A": (0, 2), "B": (1, 2), "C": (0, 1)}
 """The modes of (M, N, K) that an operand's matrix has."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from kdsl_core.collective.tiles import access_elements
 from kdsl_core.lang.scalar import Scalar, as_scalar
 from kdsl_core.lang.tensor import Tensor
+from kdsl_core.records import dataclass
 
 ROWS = 64  # of one warp group's accumulator block
 PAIRS_APART = 8  # rows between the two pairs that a thread holds of eight columns

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from kdsl_core.collective.raster import grouped_raster
 from kdsl_core.lang.clusters import cluster_rank
 from kdsl_core.lang.words import block_idx, grid_dim
+from kdsl_core.records import dataclass
 
 
 @dataclass(frozen=True)

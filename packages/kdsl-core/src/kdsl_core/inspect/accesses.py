@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -13,6 +12,7 @@ from kdsl_core.errors import LayoutError
 from kdsl_core.inspect.elements import Subject, elements, extents, offsets_in
 from kdsl_core.ir.protocols import Array
 from kdsl_core.layout import AnyLayout, ComposedLayout, Layout
+from kdsl_core.records import dataclass
 
 Op: TypeAlias = Literal["ld", "st", "ldmatrix", "stmatrix"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from kdsl_core.inspect.accesses import (
 from kdsl_core.inspect.elements import Subject
 from kdsl_core.ir.protocols import Array
 from kdsl_core.layout import AnyLayout
+from kdsl_core.records import dataclass
 from kdsl_core.sim.traffic import count_wavefronts
 
 BANKS = 32

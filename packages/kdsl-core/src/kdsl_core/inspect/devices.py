@@ -7,9 +7,9 @@ assumes. Sizes are those that the device reports.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from kdsl_core.errors import ArgumentError
+from kdsl_core.records import dataclass
 
 _TERA = 1e12
 _KIB, _MIB = 1 << 10, 1 << 20

@@ -9,7 +9,7 @@ from kdsl_core.ir import Kernel, Op, Target, flatten
 from kdsl_core.ir.flat import Instruction
 from kdsl_core.ir.printer import print_operations
 from kdsl_core.loc import Loc
-from kdsl_core.ptx.emit import instruction_texts
+from kdsl_core.ptx.emission import instruction_texts
 
 Listing = Mapping[Place, tuple[str, ...]]
 """Lines of text for each source line; ("", 0) has those of none."""

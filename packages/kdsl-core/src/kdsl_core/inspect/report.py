@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any
 
 from kdsl_core import sim
@@ -19,6 +19,7 @@ from kdsl_core.lang.kernel import KernelFunction
 from kdsl_core.lang.launch import cluster_of, extent
 from kdsl_core.lang.simulate import simulate
 from kdsl_core.loc import Loc
+from kdsl_core.records import dataclass
 
 VIEWS = ("ir", "ptx")
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from kdsl_core.inspect.devices import Device
+from kdsl_core.records import dataclass
 
 _FOOTPRINT = ("footprint_read_bytes", "footprint_written_bytes")
 _PIPES = {"alu": "alu pipe", "lsu": "lsu pipe", "xu": "xu pipe"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from kdsl_core.atoms import Operand
@@ -31,6 +30,7 @@ from kdsl_core.layout import (
     inner_of,
     unflatten_tuple,
 )
+from kdsl_core.records import dataclass
 
 _MOST_BITS = 5  # 32 banks
 

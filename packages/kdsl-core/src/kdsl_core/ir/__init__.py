@@ -1,13 +1,40 @@
-"""The intermediate representation: registers, operations, blocks, and the rules' interfaces."""
+"""The intermediate representation: registers, operations, blocks, and the rules' interfaces.
+
+What only traces and back ends need is loaded when it is first asked for: a process that finds its
+kernels in the cache has no use for it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from kdsl_core.ir.block import Block, Kernel, Param, SharedAlloc
-from kdsl_core.ir.builder import Builder
-from kdsl_core.ir.flat import Branch, Exit, FlatProgram, Jump, flatten
 from kdsl_core.ir.op import Effect, Op
-from kdsl_core.ir.protocols import Array, Flattener, Label, Machine, PtxWriter
 from kdsl_core.ir.target import Need, Target, target_of
 from kdsl_core.ir.tensor_map import Im2col, MapShape, TensorMap, TensorMapSpec
 from kdsl_core.ir.value import Const, Operand, Reg, Value, Var
+
+if TYPE_CHECKING:
+    from kdsl_core.ir.builder import Builder
+    from kdsl_core.ir.flat import Branch, Exit, FlatProgram, Jump, flatten
+    from kdsl_core.ir.protocols import Array, Flattener, Label, Machine, PtxWriter
+
+_LATER = {
+    "builder": ("Builder",),
+    "flat": ("Branch", "Exit", "FlatProgram", "Jump", "flatten"),
+    "protocols": ("Array", "Flattener", "Label", "Machine", "PtxWriter"),
+}
+_HOME = {name: module for module, names in _LATER.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
 
 __all__ = [
     "Array",

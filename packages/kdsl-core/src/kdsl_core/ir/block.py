@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from kdsl_core.dtypes import DType, tensor_map
@@ -11,6 +11,7 @@ from kdsl_core.ir.op import Op
 from kdsl_core.ir.tensor_map import TensorMapSpec
 from kdsl_core.ir.value import Value
 from kdsl_core.loc import Loc
+from kdsl_core.records import dataclass
 
 if TYPE_CHECKING:
     from kdsl_core.layout import AnyLayout

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
 from kdsl_core.errors import VerifyError
@@ -11,6 +11,7 @@ from kdsl_core.ir.op import Op
 from kdsl_core.ir.protocols import Label
 from kdsl_core.ir.value import Operand
 from kdsl_core.loc import Loc
+from kdsl_core.records import dataclass
 
 
 @dataclass(frozen=True, eq=False)

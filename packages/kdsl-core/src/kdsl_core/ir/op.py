@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from kdsl_core.errors import VerifyError
 from kdsl_core.ir.target import BASELINE, Need
 from kdsl_core.ir.value import Const, Operand, Value, Var
 from kdsl_core.loc import Loc
+from kdsl_core.records import dataclass
 
 if TYPE_CHECKING:
     from kdsl_core.ir.block import Block
@@ -55,6 +56,7 @@ class Op:
     REGIONS: ClassVar[tuple[str, ...]] = ()
     ARRIVES: ClassVar[tuple[str, ...]] = ()
     COMPLETES: ClassVar[tuple[str, ...]] = ()
+    _ATTRIBUTES: ClassVar[tuple[tuple[str, bool], ...]]
 
     @property
     def name(self) -> str:
@@ -138,14 +140,22 @@ class Op:
                 changed[name] = new
         return replace(self, **changed) if changed else self
 
+    @classmethod
+    def _attributes(cls) -> tuple[tuple[str, bool], ...]:
+        """The fields that the result depends on, and whether each holds operands."""
+        known: tuple[tuple[str, bool], ...] | None = vars(cls).get("_ATTRIBUTES")
+        if known is None:
+            names = (item.name for item in fields(cls) if item.name != "loc")
+            known = tuple((name, name in cls.READS) for name in names if name not in cls.WRITES)
+            cls._ATTRIBUTES = known  # of this class alone, whose own are more than its base's
+        return known
+
     def key(self) -> tuple[Any, ...] | None:
         """Equal for two operations that must give equal results; None when it may not be shared."""
         parts: list[Any] = [type(self)]
-        for item in fields(self):
-            if item.name in self.WRITES or item.name == "loc":
-                continue
-            held = getattr(self, item.name)
-            if item.name in self.READS:
+        for name, read in self._attributes():
+            held = getattr(self, name)
+            if read:
                 held = (
                     tuple(map(_operand_key, held))
                     if isinstance(held, tuple)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from kdsl_core.errors import TargetError
+from kdsl_core.records import dataclass
 
 _KIB = 1024
 # architecture number → most shared memory of one block, in bytes (CUDA programming guide)

@@ -7,11 +7,11 @@ for the hardware, the simulator reads it as it is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kdsl_core.dtypes import DType
 from kdsl_core.ir.value import Operand
+from kdsl_core.records import dataclass
 
 if TYPE_CHECKING:
     from kdsl_core.ir.op import Op

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from kdsl_core.dtypes import u32
 from kdsl_core.ir import Builder, Effect, Machine, Op, Operand, PtxWriter
 from kdsl_core.isa.operands import (
@@ -15,6 +13,7 @@ from kdsl_core.isa.operands import (
     lane_addresses,
     lanes,
 )
+from kdsl_core.records import dataclass
 
 _SIZES = {"ca": (4, 8, 16), "cg": (16,)}
 MOST_PENDING = 64  # a wait for more groups than any kernel keeps in flight is a mistake

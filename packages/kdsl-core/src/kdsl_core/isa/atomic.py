@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from kdsl_core.isa.operands import (
     need_of_space,
 )
 from kdsl_core.isa.rounding import canonical_nan
+from kdsl_core.records import dataclass
 
 _INTEGERS = (u32, i32, u64, i64)
 _WORDS = (*_INTEGERS, f32, f64)

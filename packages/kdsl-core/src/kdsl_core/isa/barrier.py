@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from kdsl_core.dtypes import i32, u32
 from kdsl_core.errors import VerifyError
 from kdsl_core.ir import Builder, Const, Effect, Machine, Need, Op, Operand, PtxWriter
 from kdsl_core.isa.operands import expect_choice, expect_type, lanes
 from kdsl_core.isa.warp import FULL_MASK
+from kdsl_core.records import dataclass
 
 BARRIERS = 16  # per block; number 0 is the whole block's
 SCOPES = ("cta", "gpu", "sys")

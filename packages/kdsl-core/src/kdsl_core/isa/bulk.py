@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from kdsl_core.dtypes import DType, bf16, f16, f32, f64, i32, i64, u16, u32, u64
 from kdsl_core.errors import TypeMismatch
 from kdsl_core.ir import Builder, Const, Effect, Machine, Need, Op, Operand, PtxWriter
@@ -16,6 +14,7 @@ from kdsl_core.isa.operands import (
     lane_addresses,
     lanes,
 )
+from kdsl_core.records import dataclass
 
 BULK_BYTES = 16  # sizes and addresses are multiples of it
 # reduction → the types that it has in PTX

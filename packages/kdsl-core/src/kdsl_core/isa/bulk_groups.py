@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from kdsl_core.dtypes import u64
 from kdsl_core.ir import Builder, Const, Effect, Machine, Need, Op, Operand, PtxWriter, Value
 from kdsl_core.isa.operands import expect_choice, expect_count, expect_type
+from kdsl_core.records import dataclass
 
 HOPPER = Need(sm=90, ptx=(8, 0))
 MOST_PENDING = 64  # a wait for more groups than any kernel keeps in flight is a mistake

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from kdsl_core.dtypes import u32
 from kdsl_core.ir import Builder, Effect, Machine, Need, Op, Operand, PtxWriter, Value
 from kdsl_core.isa.operands import expect_address, expect_type, in_register, lanes
+from kdsl_core.records import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

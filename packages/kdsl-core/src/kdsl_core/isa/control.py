@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from kdsl_core.dtypes import DType, f32, f64
 from kdsl_core.errors import TypeMismatch, VerifyError
 from kdsl_core.ir import Block, Builder, Const, Effect, Flattener, Machine, Op, Operand, PtxWriter
 from kdsl_core.isa.operands import expect_condition, lanes
+from kdsl_core.records import dataclass
 
 
 class _Control(Op):

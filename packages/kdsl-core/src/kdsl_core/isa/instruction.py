@@ -8,7 +8,6 @@ their simulation. `issue` puts one into a kernel, or computes it now when all op
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -19,6 +18,7 @@ from kdsl_core.ir import Array, Builder, Const, Machine, Need, Op, Operand, PtxW
 from kdsl_core.ir.protocols import Sum
 from kdsl_core.ir.target import BASELINE
 from kdsl_core.isa.linear import rule
+from kdsl_core.records import dataclass
 
 Evaluate = Callable[..., Array]
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from kdsl_core.errors import VerifyError
 from kdsl_core.ir import Builder, Effect, Machine, Need, Op, PtxWriter
+from kdsl_core.records import dataclass
 
 REGISTER_COUNTS = range(24, 257, 8)
 

@@ -6,8 +6,6 @@ elements 2(l mod 4) and 2(l mod 4) + 1 of row l div 4; `transposed` exchanges ro
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from kdsl_core.dtypes import u32
@@ -22,6 +20,7 @@ from kdsl_core.isa.operands import (
     lane_addresses,
     lanes,
 )
+from kdsl_core.records import dataclass
 
 ROW_BYTES = 16
 

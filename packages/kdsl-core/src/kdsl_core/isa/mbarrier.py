@@ -7,7 +7,6 @@ next phase then begins. Waiting names a phase by its parity: 0 for the first, 1 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import ClassVar
 
 from kdsl_core.dtypes import boolean, u32
@@ -26,6 +25,7 @@ from kdsl_core.isa.operands import (
     lane_addresses,
     lanes,
 )
+from kdsl_core.records import dataclass
 
 MOST = (1 << 20) - 1  # arrivals, and bytes, that a phase can wait for
 MBARRIER_BYTES = 8

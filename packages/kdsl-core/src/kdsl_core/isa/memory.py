@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from kdsl_core.dtypes import DType, boolean, u32
 from kdsl_core.errors import TypeMismatch
@@ -37,6 +36,7 @@ from kdsl_core.isa.operands import (
     need_of_space,
     to_bytes,
 )
+from kdsl_core.records import dataclass
 
 LOAD_CACHES = ("", "ca", "cg", "cs", "nc")
 STORE_CACHES = ("", "wb", "cg", "cs", "wt")

@@ -13,7 +13,6 @@ Source: PTX ISA 9.0, "Matrix fragments for mma.m16n8k8, m16n8k16, m16n8k32".
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import Literal
 
@@ -25,7 +24,7 @@ from kdsl_core.ir import Array, Builder, Effect, Machine, Need, Op, Operand, Ptx
 from kdsl_core.ir.protocols import Evaluation, Inputs
 from kdsl_core.ir.target import BASELINE
 from kdsl_core.isa.operands import Register, expect_count, expect_type, in_register, lanes
-from kdsl_core.isa.tensor_core import multiply_accumulate
+from kdsl_core.records import dataclass
 
 LANES = 32
 _FP8 = Need(sm=89, ptx=(8, 4))
@@ -151,6 +150,8 @@ def _multiply_all(
     shape: MmaShape, numerics: Literal["exact", "fast"], many: Sequence[Inputs]
 ) -> list[list[Array]]:
     """Where every A meets every B, they are the parts of one tall and of one wide matrix."""
+    from kdsl_core.isa.tensor_core import multiply_accumulate  # not needed where nothing runs
+
     if len(many) == 1:
         a, b, c = (gather(shape, *x) for x in zip("abc", map(list, many[0]), strict=True))
         d = scatter(shape, "c", multiply_accumulate(a, b, c, numerics=numerics))

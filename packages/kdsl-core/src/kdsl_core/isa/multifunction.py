@@ -19,7 +19,6 @@ ARITH-17, 2005; the roundings of an older GPU in envytools, `nvhw/sfu.c`; ptxas 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from typing import TypeAlias
 
@@ -28,6 +27,7 @@ import numpy as np
 from kdsl_core.ir import Array
 from kdsl_core.isa import multifunction_tables as tables
 from kdsl_core.isa.rounding import canonical_nan
+from kdsl_core.records import dataclass
 
 FRACTION_BITS = 23
 ONE = 1 << FRACTION_BITS  # 1.0 as a significand of f32; also the first bits of a normal number

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from kdsl_core.dtypes import DType
 from kdsl_core.errors import TypeMismatch
 from kdsl_core.ir import Builder, Machine, Op, Operand, PtxWriter, Value, Var
+from kdsl_core.records import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from kdsl_core.dtypes import u32
 from kdsl_core.errors import TypeMismatch
 from kdsl_core.ir import Builder, Const, Machine, Need, Op, Operand, PtxWriter, Value
 from kdsl_core.ir.target import BASELINE
 from kdsl_core.isa.arith import binary
+from kdsl_core.records import dataclass
 
 _AXES = "xyz"
 _CLUSTER = ("cluster_ctaid", "cluster_nctaid", "clusterid", "nclusterid")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
 
 from kdsl_core.errors import TypeMismatch
+from kdsl_core.records import dataclass
 
 Array: TypeAlias = np.ndarray[Any, Any]
 

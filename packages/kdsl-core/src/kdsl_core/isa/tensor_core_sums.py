@@ -7,7 +7,7 @@ all. Both are exact but for the truncations of the rules.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -23,6 +23,7 @@ from kdsl_core.isa.tensor_core_terms import (
     flat,
     terms_of,
 )
+from kdsl_core.records import dataclass
 
 Family: TypeAlias = Literal["mma.sync", "wgmma"]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
 import numpy as np
 
 from kdsl_core.isa.tensor_core_operands import Array, Operand
+from kdsl_core.records import dataclass
 
 BLOCK_PRODUCTS = 1 << 18  # products formed at a time, so that they stay in cache
 ZERO_8 = -64  # stands for the exponent of 0 in 8 bits: below every sum of two others

@@ -6,7 +6,6 @@ lies outside of the tensor is read as zero and never written.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from kdsl_core.dtypes import i32, u16, u64
@@ -26,6 +25,7 @@ from kdsl_core.isa.operands import (
     lane_addresses,
     lanes,
 )
+from kdsl_core.records import dataclass
 
 REDUCTIONS = ("add", "min", "max", "inc", "dec", "and", "or", "xor")
 IM2COL_RANKS = range(3, MAX_RANK + 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from kdsl_core.ir import (
     Value,
 )
 from kdsl_core.isa.operands import expect_choice, expect_condition, expect_type, in_register, lanes
+from kdsl_core.records import dataclass
 
 FULL_MASK = Const(u32, 0xFFFFFFFF)
 SHUFFLES = ("idx", "up", "down", "bfly")

@@ -9,7 +9,6 @@ Source: PTX ISA 9.0, "Asynchronous Warpgroup Level Matrix Instructions".
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -37,8 +36,8 @@ from kdsl_core.isa.operands import (
     in_register,
     lanes,
 )
-from kdsl_core.isa.tensor_core import multiply_accumulate
 from kdsl_core.isa.wgmma_shapes import MAJORS, NEED, ROWS, WARP_ROWS, WARPS, WgmmaShape
+from kdsl_core.records import dataclass
 
 MAX_PENDING = 7
 ACCUMULATE = Const(boolean, True)
@@ -196,6 +195,8 @@ def _multiply(
     a: Array, b: Array, of_warp: Array, c: Array, numerics: Literal["exact", "fast"]
 ) -> Array:
     """A·Bᵀ + C [W, 16, N] of each warp, whose B has the number `of_warp` (W,) in [n, N, K]."""
+    from kdsl_core.isa.tensor_core import multiply_accumulate  # not needed where nothing runs
+
     together, rest = divmod(len(a), len(b))  # warps of neighbouring rows that share a B
     if rest or (of_warp != np.arange(len(a)) // together).any():
         return multiply_accumulate(a, b[of_warp], c, "wgmma", numerics=numerics)

@@ -5,13 +5,13 @@ Source: PTX ISA 9.0, "Matrix Shape" and "Matrix Data-types" of `wgmma`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 from kdsl_core.dtypes import DType, bf16, e4m3, e5m2, f16, f32, i8, i32, tf32, u8
 from kdsl_core.errors import TypeMismatch
 from kdsl_core.ir import Need
 from kdsl_core.isa.mma import MmaShape
+from kdsl_core.records import dataclass
 
 ROWS = 64
 WARPS = 4  # of a warp group

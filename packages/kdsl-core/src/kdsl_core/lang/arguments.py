@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -16,6 +15,7 @@ from kdsl_core.lang.host import runtime
 from kdsl_core.lang.signature import Parameter, Signature, TensorType
 from kdsl_core.lang.spec import ArraySpec
 from kdsl_core.lang.tensor_class import TensorClass
+from kdsl_core.records import dataclass
 
 if TYPE_CHECKING:
     from kdsl_core.layout import SymInt

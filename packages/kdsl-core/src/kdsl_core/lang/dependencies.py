@@ -64,6 +64,7 @@ class Dependencies:
     def __init__(self, function: FunctionType, more: Iterable[Any] = ()) -> None:
         self.outside: Callable[[], bool] | None = None
         self._known: frozenset[str] = frozenset()
+        self._named: dict[int, tuple[CodeType, set[str]]] = {}  # by the id of the code
         self.roots = list(more)
         while True:  # a method found late may name attributes of an object met early
             self._forget()
@@ -167,15 +168,12 @@ class Dependencies:
         return [(f".{name}", value) for name, (_, value) in free]
 
     def _names_of(self, code: CodeType) -> set[str]:
-        names: set[str] = set()
-        texts: set[str] = set()
-        for part in nested_codes(code):
-            names.update(part.co_names)
-            texts.update(word for text in part.co_consts for word in _words(text))
-        if names & _REFLECTIVE:
-            self.everything = True
-            names |= texts
-        return names
+        """Names that a function's code mentions; looked for in the first walk."""
+        known = self._named.get(id(code))  # to hash code takes longer
+        if known is None:
+            known = self._named[id(code)] = code, _mentioned_by(code)
+        self.everything |= bool(known[1] & _REFLECTIVE)
+        return known[1]
 
     def _binding(self, space: Mapping[str, Any], name: str) -> Any:
         value = space.get(name, absent)
@@ -201,6 +199,15 @@ class Dependencies:
         # A name that one of them lacks may come to hide another's.
         parts = [(f".{name}", self._binding(space, name)) for space in spaces for name in held]
         return [part for part in parts if part[1] is not absent]
+
+
+def _mentioned_by(code: CodeType) -> set[str]:
+    names: set[str] = set()
+    texts: set[str] = set()
+    for part in nested_codes(code):
+        names.update(part.co_names)
+        texts.update(word for text in part.co_consts for word in _words(text))
+    return names | texts if names & _REFLECTIVE else names
 
 
 def _parts(function: FunctionType) -> tuple[Any, ...]:

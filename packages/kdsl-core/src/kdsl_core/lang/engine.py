@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from kdsl_core import dtypes as dt
@@ -14,6 +13,7 @@ from kdsl_core.isa import arith, convert, memory, register
 from kdsl_core.lang.scalar import Scalar
 from kdsl_core.lang.tracer import builder
 from kdsl_core.layout import Swizzle
+from kdsl_core.records import dataclass
 
 MAX_VECTOR_BYTES = 16
 

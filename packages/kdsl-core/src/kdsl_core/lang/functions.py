@@ -12,7 +12,7 @@ from types import FunctionType
 from typing import Any
 
 from kdsl_core.errors import StagingError
-from kdsl_core.lang.source import Source, capture, definition, undecorated
+from kdsl_core.lang.source import Source, capture, definition, spelled, undecorated
 
 # CPython 3.11 counts the depth of syntax trees per process: two threads that parse or compile trees
 # at once end in "AST constructor recursion depth mismatch".
@@ -59,7 +59,7 @@ class Staged:
             first = node.body[0]
             if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
                 node.body = node.body[1:]
-            return hashlib.sha256(ast.dump(node).encode()).hexdigest()
+            return hashlib.sha256(spelled(node).encode()).hexdigest()
 
     def _rewrite(self) -> FunctionType:
         from kdsl_core.lang.rewriting import rewritten  # not needed where everything was recalled

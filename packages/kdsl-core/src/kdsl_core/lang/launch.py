@@ -141,7 +141,7 @@ class Launch:
         """
         try:
             again = self.again
-            if (stand_in := _stand_in.get()) is not None:
+            if _diversions and (stand_in := _stand_in.get()) is not None:
                 stand_in(self, args, kwargs)
             elif again is None or not again(self, args, kwargs):
                 self._find(args, kwargs)
@@ -228,8 +228,8 @@ class Launch:
             launch_bound(kernel, place, bound)
         else:
             self._on_gpu(bound, place, args, kwargs)
-        for watcher in watch.watchers:
-            watcher.launched(kernel, kernel.specialised(bound, place.block, place.cluster))
+        if watch.watchers:
+            watch.launched(kernel, kernel.specialised(bound, place.block, place.cluster))
 
     def _device(self, bound: Bound) -> str:
         places = {name: facts.device[0] for name, facts in bound.arrays.items()}
@@ -271,6 +271,8 @@ class Launch:
 
 StandIn = Callable[[Launch, tuple[Any, ...], dict[str, Any]], None]
 _stand_in: ContextVar[StandIn | None] = ContextVar("stand_in", default=None)
+# One for each `launches_go_to` of any thread: without any, no launch need ask its context.
+_diversions: list[StandIn] = []
 
 
 @contextmanager
@@ -279,11 +281,13 @@ def launches_go_to(stand_in: StandIn) -> Iterator[None]:
 
     Threads: those of other threads run.
     """
+    _diversions.append(stand_in)
     before = _stand_in.set(stand_in)
     try:
         yield
     finally:
         _stand_in.reset(before)
+        _diversions.remove(stand_in)
 
 
 # Makes the call of a launch with these arguments; False when none like it was made.

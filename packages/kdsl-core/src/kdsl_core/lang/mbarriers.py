@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from kdsl_core.dtypes import u32
@@ -15,6 +14,7 @@ from kdsl_core.lang.scalar import Scalar, as_scalar
 from kdsl_core.lang.tensor import operand_of
 from kdsl_core.lang.tracer import builder, current
 from kdsl_core.loc import here
+from kdsl_core.records import dataclass
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import linecache
 import math
 import os
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from kdsl_core import dtypes as dt
@@ -20,6 +19,7 @@ from kdsl_core.isa import register
 from kdsl_core.lang.scalar import Scalar, as_scalar
 from kdsl_core.lang.tracer import builder
 from kdsl_core.loc import here
+from kdsl_core.records import dataclass
 
 _EQUAL_IS_SAME = (str, bytes, type(None), DType)
 

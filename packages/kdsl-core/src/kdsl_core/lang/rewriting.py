@@ -23,7 +23,7 @@ def rewritten(function: FunctionType, source: Source, kind: str) -> FunctionType
     Raises: StagingError K320, K321 where its text is not known, and what the rewriter refuses.
     """
     found = definition(function, source)
-    compiled = _compile(undecorated(found), function, source.file)
+    compiled = _compile(undecorated(found), function, source.file, placed=True)
     if not same_text(compiled, function.__code__):
         raise other_text(function, source)
     new = Rewriter(_copied(undecorated(found)), source.file, kind).rewrite()
@@ -51,10 +51,13 @@ def _copied(node: Any) -> Any:
     return new
 
 
-def _compile(node: ast.FunctionDef, function: FunctionType, file: str) -> CodeType:
+def _compile(
+    node: ast.FunctionDef, function: FunctionType, file: str, *, placed: bool = False
+) -> CodeType:
     """The code of a function, its free variables bound as the original's.
 
     A method is compiled inside a class of its class's name, so that private names are the same.
+    `placed` says that every node has its line.
     """
     free = [*function.__code__.co_freevars, STAGE_NAME]
     # Under its own name the function would see itself where the module may have something else.
@@ -63,13 +66,14 @@ def _compile(node: ast.FunctionDef, function: FunctionType, file: str) -> CodeTy
     inside: ast.stmt = node
     owner = function.__qualname__.rpartition(".")[0].rpartition(".")[2]
     if owner and owner != "<locals>":
-        inside = ast.ClassDef(owner, [], [], [node], [])
+        inside = ast.copy_location(ast.ClassDef(owner, [], [], [node], []), node)
         path.append(owner)
     factory = ast.parse(f"def factory({', '.join(n for n in free if n != '__class__')}): pass")
     outer = factory.body[0]
     assert isinstance(outer, ast.FunctionDef)
     outer.body = [inside]
-    ast.fix_missing_locations(factory)
+    if not placed:
+        ast.fix_missing_locations(factory)
     flags = function.__code__.co_flags & _FUTURE_FLAGS
     code: CodeType = compile(factory, file, "exec", flags, dont_inherit=True)
     for step in (*path, _INNER):

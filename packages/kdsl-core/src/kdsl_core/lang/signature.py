@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -13,6 +12,7 @@ from kdsl_core import dtypes as dt
 from kdsl_core.dtypes import BY_NAME, DType
 from kdsl_core.errors import KdslError, StagingError
 from kdsl_core.loc import Loc
+from kdsl_core.records import dataclass
 
 _EMPTY = inspect.Parameter.empty
 

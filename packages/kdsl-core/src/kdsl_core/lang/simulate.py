@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from kdsl_core.errors import ArgumentError
 from kdsl_core.lang.arguments import Bound, bind, facts_of, wrong_arrays
 from kdsl_core.lang.launch import Dim3, Place, cluster_of, extent
 from kdsl_core.ptx.costs import costs
+from kdsl_core.records import dataclass
 
 if TYPE_CHECKING:
     from kdsl_core.lang.kernel import KernelFunction

@@ -7,10 +7,11 @@ import copy
 import functools
 import linecache
 from collections.abc import Iterator
-from dataclasses import dataclass
 from types import CodeType, FunctionType
+from typing import Any
 
 from kdsl_core.errors import StagingError
+from kdsl_core.records import dataclass
 
 _BLOCKS = ("body", "orelse", "handlers", "finalbody", "cases")  # of statements
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
@@ -81,6 +82,28 @@ def bare(arguments: ast.arguments) -> ast.arguments:
         kwarg=single(arguments.kwarg),
         defaults=[],
     )
+
+
+def spelled(node: ast.AST) -> str:
+    """A syntax tree without positions, in half the time of `ast.dump`: equal for equal trees."""
+    words: list[str] = []
+    _spell(node, words)
+    return "\0".join(words)
+
+
+def _spell(part: Any, words: list[str]) -> None:
+    """Append a node by its class, then its fields in their order; a list in brackets; else text."""
+    if isinstance(part, ast.AST):
+        words.append(part.__class__.__name__)
+        for name in part._fields:
+            _spell(getattr(part, name, None), words)
+    elif isinstance(part, list):
+        words.append("[")
+        for item in part:
+            _spell(item, words)
+        words.append("]")
+    else:  # in quotes, if it is a name
+        words.append(repr(part))
 
 
 def other_text(function: FunctionType, source: Source) -> StagingError:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from kdsl_core.dtypes import DType, dtype_of
 from kdsl_core.errors import ArgumentError
+from kdsl_core.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any
 
 from kdsl_core.dtypes import BY_NAME, DType
 from kdsl_core.errors import ArgumentError
+from kdsl_core.records import dataclass
 
 _TEXT = re.compile(
     r"(?P<name>\w+): (?P<dtype>\w+) \((?P<sizes>[^)]*)\):\((?P<strides>[^)]*)\) "

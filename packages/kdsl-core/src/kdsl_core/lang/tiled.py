@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from kdsl_core import atoms
@@ -21,6 +20,7 @@ from kdsl_core.lang.tracer import builder
 from kdsl_core.lang.warp_group_gemm import warp_group_gemm, words_of
 from kdsl_core.layout import Layout, size
 from kdsl_core.loc import here
+from kdsl_core.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ zero and never written.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 from kdsl_core import dtypes as dt
@@ -27,6 +26,7 @@ from kdsl_core.lang.tma_boxes import Boxes, boxes_of, span_of
 from kdsl_core.lang.tracer import builder
 from kdsl_core.layout import ComposedLayout, Layout, Swizzle, is_static
 from kdsl_core.loc import here
+from kdsl_core.records import dataclass
 
 
 @dataclass(frozen=True, eq=False)

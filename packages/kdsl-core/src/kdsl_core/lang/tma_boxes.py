@@ -7,7 +7,6 @@ dense pieces; the largest one that it starts with is the box, and copies of it m
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from kdsl_core.dtypes import DType
@@ -16,6 +15,7 @@ from kdsl_core.ir.map_limits import ALIGNMENT
 from kdsl_core.ir.tensor_map import MAX_BOX
 from kdsl_core.layout import Layout, Swizzle, coalesce, flatten, wrap
 from kdsl_core.loc import here
+from kdsl_core.records import dataclass
 
 _SPANS = {1: 32, 2: 64, 3: 128}  # bits of a swizzle → bytes of a line
 _LINES = 8  # after which a swizzle repeats

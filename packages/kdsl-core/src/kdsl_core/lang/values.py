@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from kdsl_core import records
 from kdsl_core.lang.origins import LIBRARIES, is_library
 
 
@@ -119,8 +120,9 @@ def _is_read(member: Any) -> bool:
 
 
 def _is_called(member: Any) -> bool:
-    """Whether a special method is the author's: those that dataclasses write follow the fields."""
-    if isinstance(member, FunctionType) and member.__code__.co_filename == _WRITTEN_BY_PYTHON:
+    """Whether a special method is the author's: those that dataclasses have follow the fields."""
+    written = (_WRITTEN_BY_PYTHON, records.__file__)
+    if isinstance(member, FunctionType) and member.__code__.co_filename in written:
         return member.__name__ == "__init__"  # its defaults are values
     return isinstance(member, _CALLABLES)
 

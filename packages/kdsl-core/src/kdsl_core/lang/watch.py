@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 Origin: TypeAlias = "tuple[KernelFunction, Specialisation]"
 
 _guard = threading.Lock()
-# Read at every launch, so it is a tuple that is replaced, and empty but in rare times.
+# A tuple that is replaced, so that one may be removed while it is gone through.
 watchers: tuple[Watcher, ...] = ()
+# The same in a list that stays: generated code looks at each launch whether it is empty.
+listed: list[Watcher] = []
 
 
 class Watcher:
@@ -51,6 +53,7 @@ def add(watcher: Watcher) -> None:
     global watchers
     with _guard:
         watchers = (*watchers, watcher)
+        listed[:] = watchers
 
 
 def remove(watcher: Watcher) -> None:
@@ -58,3 +61,10 @@ def remove(watcher: Watcher) -> None:
     global watchers
     with _guard:
         watchers = tuple(other for other in watchers if other is not watcher)
+        listed[:] = watchers
+
+
+def launched(kernel: KernelFunction, needed: Specialisation) -> None:
+    """Tell all of a launch."""
+    for watcher in watchers:
+        watcher.launched(kernel, needed)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from colorsys import hls_to_rgb
-from dataclasses import dataclass
 from typing import Any
 
 from kdsl_core.dtypes import DType
@@ -12,6 +11,7 @@ from kdsl_core.errors import LayoutError
 from kdsl_core.layout.int_tuple import flatten_tuple, is_static, product, product_each
 from kdsl_core.layout.measure import AnyLayout, size
 from kdsl_core.layout.swizzle import ComposedLayout, Swizzle
+from kdsl_core.records import dataclass
 
 WHITE = "#ffffff"
 _BANK_BYTES = 4

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from fractions import Fraction
 from itertools import count as count_from
+from math import gcd
 from typing import Any
 
 from kdsl_core.errors import LayoutError
@@ -25,9 +25,8 @@ def recast_layout(layout: AnyLayout, old_bits: int, new_bits: int) -> Any:
     Raises: LayoutError when elements are not adjacent, or a stride does not hold whole elements.
     """
     _check_widths(old_bits, new_bits)
-    ratio = Fraction(new_bits, old_bits)
-    wide = upcast(layout, ratio.numerator)
-    return downcast(wide, ratio.denominator)
+    common = gcd(new_bits, old_bits)
+    return downcast(upcast(layout, new_bits // common), old_bits // common)
 
 
 def _check_widths(*widths: int) -> None:

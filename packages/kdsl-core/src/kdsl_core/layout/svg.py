@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import TypeAlias
 from xml.sax.saxutils import escape
@@ -12,6 +11,7 @@ from kdsl_core.dtypes import DType
 from kdsl_core.layout.grid import WHITE, Grid, layout_grid
 from kdsl_core.layout.int_tuple import is_static
 from kdsl_core.layout.measure import AnyLayout, size
+from kdsl_core.records import dataclass
 
 Placed: TypeAlias = tuple[int, int, Grid]
 """A grid with the row and column of the page that it stands in."""

@@ -7,13 +7,14 @@ structured control flow and assumes, where paths meet, that whatever runs on one
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from kdsl_core.errors import ResourceError, VerifyError
 from kdsl_core.ir import Block, Const, Kernel, Op, Operand
 from kdsl_core.isa.control import BreakOp, ContinueOp, IfOp, LoopOp, Terminator
 from kdsl_core.isa.launch import SetMaxRegistersOp
 from kdsl_core.isa.wgmma import WgmmaCommitOp, WgmmaFenceOp, WgmmaOp, WgmmaWaitOp
+from kdsl_core.records import dataclass
 
 _REGISTERS = 65536  # of a multiprocessor
 _MOST = 255  # of a thread

@@ -15,7 +15,7 @@ from functools import cache
 from kdsl_core.errors import VerifyError
 from kdsl_core.ir import Kernel, Target
 from kdsl_core.ir.cost import Cost
-from kdsl_core.ptx.emit import instruction_texts
+from kdsl_core.ptx.emission import instruction_texts
 
 # pipe → instructions, by their first words; the longest that fits decides
 _OF_PIPE = {

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from kdsl_core.dtypes import DType
+from kdsl_core.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from kdsl_core.ir.protocols import Array
+from kdsl_core.records import dataclass
 from kdsl_core.sim.groups import LANES, Group
 
 

@@ -10,12 +10,13 @@ import io
 import re
 import tokenize
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import CodeType
 
 from kdsl_core.errors import StagingError
 from kdsl_core.ir.flat import Instruction, loc_of
 from kdsl_core.loc import Loc, place_in, source_lines
+from kdsl_core.records import dataclass
 
 _MARK = "kdsl:"
 _COMMENT = re.compile(r"#\s*kdsl:\s*allow\b(?P<codes>[^:]*)(?::(?P<reason>.*))?")

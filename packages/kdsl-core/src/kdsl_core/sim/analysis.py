@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from kdsl_core.ir import Effect, Kernel, Op, Reg, flatten
 from kdsl_core.ir.flat import FlatProgram
+from kdsl_core.records import dataclass
 from kdsl_core.sim.flights import wgmma_registers
 from kdsl_core.sim.instruction_facts import Facts, facts
 from kdsl_core.sim.registers import warp_bytes

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from kdsl_core.ir import Branch, Const, Exit, Jump, Op, Reg, SharedAlloc
 from kdsl_core.ir.flat import Instruction
+from kdsl_core.records import dataclass
 
 Target: TypeAlias = "SharedAlloc | int"
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from kdsl_core.records import dataclass
 from kdsl_core.sim.entries import INFLIGHT
 from kdsl_core.sim.parties import Party
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from kdsl_core.ir.protocols import Array
+from kdsl_core.records import dataclass
 from kdsl_core.sim.access import Access
 from kdsl_core.sim.tensor_boxes import CHUNK
 

@@ -9,11 +9,10 @@ Source: PTX ISA, Matrix descriptor and canonical layouts of wgmma.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from kdsl_core.ir.protocols import Array
+from kdsl_core.records import dataclass
 from kdsl_core.sim.tensor_boxes import CHUNK, swizzled
 
 _LINES = np.array([16, 128, 64, 32])  # bytes of a line, by layout code

@@ -7,11 +7,12 @@ operations. An agent is a column of the vector clocks.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from kdsl_core.ir.protocols import Array
+from kdsl_core.records import dataclass
 from kdsl_core.sim.access import Access
 from kdsl_core.sim.clocks import Clocks
 

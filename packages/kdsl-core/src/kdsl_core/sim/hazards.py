@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from kdsl_core.errors import ArgumentError, HazardError
 from kdsl_core.loc import Loc
+from kdsl_core.records import dataclass
 from kdsl_core.sim.allowances import Allowances
 from kdsl_core.sim.parties import Dim3, Party, party_dict
 from kdsl_core.sim.places import Place

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from kdsl_core.ir import Effect, Op
 from kdsl_core.ir.flat import FlatProgram, Instruction
+from kdsl_core.records import dataclass
 from kdsl_core.sim.flights import WGMMA
 
 _SHARED = Effect.READS_SHARED | Effect.WRITES_SHARED

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from kdsl_core.dtypes import DType
 from kdsl_core.ir import Reg
 from kdsl_core.ir.protocols import Array
+from kdsl_core.records import dataclass
 from kdsl_core.sim.access import Access
 from kdsl_core.sim.accumulators import Spread
 from kdsl_core.sim.clocks import GROUP_WARPS

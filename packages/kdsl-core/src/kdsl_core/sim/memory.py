@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
 from kdsl_core.dtypes import DType
 from kdsl_core.ir.protocols import Array
+from kdsl_core.records import dataclass
 
 FIRST_ADDRESS = 0x7000_0000_0000
 _ALIGNMENT = 256  # what a CUDA allocation has

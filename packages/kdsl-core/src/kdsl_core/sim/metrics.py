@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from kdsl_core.records import dataclass
 
 _SASS = "the assembler chooses the machine instructions: it merges, splits, drops and predicates"
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from kdsl_core.ir import Kernel, SharedAlloc
 from kdsl_core.layout import AnyLayout, ComposedLayout, inner_of, leaves, wrap
+from kdsl_core.records import dataclass
 from kdsl_core.sim.batch import IN_BLOCK, RANK_SHIFT, SHARED_BASE
 from kdsl_core.sim.memory import GlobalStore
 from kdsl_core.sim.parties import tuple_text

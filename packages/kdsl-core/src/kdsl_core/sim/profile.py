@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
 
 from kdsl_core.ir.cost import Cost
 from kdsl_core.ir.flat import loc_of
 from kdsl_core.loc import Loc
+from kdsl_core.records import dataclass
 from kdsl_core.sim.counters import Counters
 
 COLUMNS = (

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Self
 
+from kdsl_core.records import dataclass
 from kdsl_core.sim.allowances import Allowance
 from kdsl_core.sim.hazards import Hazard
 from kdsl_core.sim.profile import Profile

@@ -6,11 +6,10 @@ moves 16 bytes at a time pays a sixteenth of what single bytes would cost.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from kdsl_core.ir.protocols import Array
+from kdsl_core.records import dataclass
 from kdsl_core.sim.access import Access
 from kdsl_core.sim.clocks import UNIT_EPOCH, Clocks
 from kdsl_core.sim.entries import (

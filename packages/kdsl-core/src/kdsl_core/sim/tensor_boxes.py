@@ -10,13 +10,13 @@ Source: PTX ISA, Tensors (bounding boxes, im2col mode, swizzling); CUDA driver A
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
 from kdsl_core.ir.protocols import Array
 from kdsl_core.ir.tensor_map import Im2col, MapShape, TensorMap
+from kdsl_core.records import dataclass
 
 CHUNK = 16  # bytes that swizzles keep together, and the largest piece
 SHARED_ALIGNMENT = 128  # of a box in shared memory, whatever its swizzle

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from kdsl_core.ir.protocols import Array
+from kdsl_core.records import dataclass
 from kdsl_core.sim.access import Access
 from kdsl_core.sim.clocks import Clocks
 from kdsl_core.sim.entries import AGENT_SHIFT, BELOW_EPOCH, EPOCH_SHIFT, PC_SHIFT, THREAD

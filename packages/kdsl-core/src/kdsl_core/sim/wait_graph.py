@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 
+from kdsl_core.records import dataclass
 from kdsl_core.sim.arrivals import Arrivals, Target
 from kdsl_core.sim.clocks import GROUP_WARPS
 from kdsl_core.sim.groups import Group

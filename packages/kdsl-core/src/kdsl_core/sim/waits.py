@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from kdsl_core.loc import Loc
+from kdsl_core.records import dataclass
 from kdsl_core.sim.parties import Dim3, party_dict, span_text
 
 

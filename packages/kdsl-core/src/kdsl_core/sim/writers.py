@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,6 +10,7 @@ from kdsl_core.ir import Kernel, Op, Operand, Reg, Value
 from kdsl_core.ir.flat import Instruction, loc_of
 from kdsl_core.ir.protocols import Array
 from kdsl_core.loc import Loc
+from kdsl_core.records import dataclass
 from kdsl_core.sim.batch import Batch
 from kdsl_core.sim.entries import AGENT, AGENT_SHIFT, entry_pc, entry_thread
 from kdsl_core.sim.global_access import GlobalAccess

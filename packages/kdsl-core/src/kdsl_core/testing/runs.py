@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from kdsl_core.errors import ArgumentError, HazardError
 from kdsl_core.lang.simulate import Simulated
 from kdsl_core.lang.simulate import simulate as run_once
+from kdsl_core.records import dataclass
 from kdsl_core.testing.compare import EXACT, Array, Tolerance, differences, tolerance_of
 from kdsl_core.testing.copies import copied
 

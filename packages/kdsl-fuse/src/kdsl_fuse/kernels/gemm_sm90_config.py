@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import kdsl_core as kd
+from kdsl_core.records import dataclass
 
 GROUP = 128  # threads of a warp group
 WARP = 32

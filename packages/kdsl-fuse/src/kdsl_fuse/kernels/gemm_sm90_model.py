@@ -10,10 +10,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import kdsl_core as kd
 from kdsl_core.dtypes import DType
+from kdsl_core.records import dataclass
 from kdsl_fuse.kernels.gemm_sm90_config import GROUP, WARP, Sm90Config
 
 SHARED_BYTES = 232_448  # of one block

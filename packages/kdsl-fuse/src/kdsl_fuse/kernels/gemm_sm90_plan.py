@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import Any
 
 from kdsl_core.dtypes import DType
 from kdsl_core.lang.arguments import facts_of
+from kdsl_core.records import dataclass
 from kdsl_fuse import arrays
 from kdsl_fuse.kernels import gemm_sm90_model as model
 from kdsl_fuse.kernels import gemm_sm90_table as table
 from kdsl_fuse.kernels.gemm_sm90 import gemm_sm90, identity
 from kdsl_fuse.kernels.gemm_sm90_config import ROOM, Sm90Config
 from kdsl_fuse.kernels.repitch import addressable
-from kdsl_fuse.kernels.sum_parts import add_up, empty_parts
 
 MULTIPROCESSORS = 132  # of an H100 SXM, an H200 and a GH200
 DEVICE = "NVIDIA H200"
@@ -81,6 +81,8 @@ class Sm90Plan:
         """Memory for the parts of the sums, for one launch at a time; None where K is whole."""
         if self.config.splits == 1:
             return None
+        from kdsl_fuse.kernels.sum_parts import empty_parts  # few products are split
+
         dtype = model.accumulator(facts_of(a, "A").dtype)
         return empty_parts(self.oriented(c), self.config.splits, dtype)
 
@@ -110,6 +112,8 @@ class Sm90Plan:
                 epilogue=epilogue, config=self.config, outputs=len(results),
             )  # fmt: skip
             return
+        from kdsl_fuse.kernels.sum_parts import add_up
+
         parts = self.parts(a, c) if parts is None else parts
         self.launch(*operands, parts, epilogue=identity, config=self.config)
         add_up(parts, results, operands_of_tail, epilogue)

@@ -8,11 +8,12 @@ better than a neighbour does.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from kdsl_core.dtypes import DType, dtype_of
+from kdsl_core.records import dataclass
 from kdsl_fuse.kernels import gemm_sm90_model as model
 from kdsl_fuse.kernels.gemm_sm90_config import Sm90Config
 from kdsl_runtime import dispatch

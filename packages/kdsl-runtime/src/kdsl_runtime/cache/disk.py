@@ -8,10 +8,10 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 
 from kdsl_core.errors import CacheError
+from kdsl_core.records import dataclass
 from kdsl_runtime import metrics
 from kdsl_runtime.cache.entry import FORMAT_VERSION, CorruptEntry, Entry, decode, encode
 from kdsl_runtime.cache.files import (

@@ -11,10 +11,10 @@ import hashlib
 import json
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from kdsl_core.errors import CacheError
+from kdsl_core.records import dataclass
 from kdsl_runtime.cache.keys import canonical_json
 
 MAGIC = b"\x89KDSL\r\n\n"

@@ -6,7 +6,6 @@ Source: PTX ISA, "Register Fragments and Shared Memory Matrix Layouts" of `wgmma
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cache
 from typing import Literal, TypeAlias
 
@@ -15,6 +14,7 @@ from kdsl_core.dtypes import DType, dtype_of, f32, i32
 from kdsl_core.errors import TypeMismatch
 from kdsl_core.isa.wgmma_shapes import MAJORS, ROWS, TYPES, WgmmaShape, shape_of
 from kdsl_core.layout import Layout
+from kdsl_core.records import dataclass
 
 Major: TypeAlias = Literal["K", "MN"]
 WARP_GROUP = Layout(128, 1)
