@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-import kdsl_core as kd
 from kdsl_fuse.kernels.conv_depthwise import conv_depthwise
 from kdsl_fuse.kernels.conv_depthwise_config import DepthwiseConfig, DirectConfig
 from kdsl_fuse.kernels.conv_depthwise_norm import Normalised
@@ -110,52 +108,57 @@ def channelwise() -> dict[str, Launch]:
     """The kernels of this file."""
     narrow = DepthwiseConfig((3, 3), padding=(1, 1), channels=16, rows=2, tile=(1, 1, 2))
     window = GroupedConfig(
-        (3, 3), (8, 8), padding=(1, 1), line=16, rows=2, columns=8, steps=2, stages=4, warps=2
-    )
+        (3, 3), (4, 4), padding=(1, 1), line=16, rows=2, columns=24, steps=2, stages=3, warps=2,
+        together=2,
+    )  # fmt: skip
     return {
-        "depthwise90/stages": depthwise90(narrow, (3, 5, 13, 24)),
+        "depthwise90/stages": depthwise90(narrow, (2, 5, 13, 24)),
         "depthwise90/teams, buffers, tail": depthwise90(
-            replace(narrow, teams=2, buffers=2, products=2, tile=(1, 3, 1)), (4, 6, 8, 16),
+            replace(narrow, teams=2, buffers=2, products=2, tile=(1, 3, 1)), (4, 5, 7, 8),
             tail=True,
         ),
-        "depthwise90/strides": depthwise90(
+        "depthwise90/strides, odd strips": depthwise90(
             DepthwiseConfig(
-                (2, 3), (2, 1), (1, 2), (1, 2), channels=16, rows=2, tile=(1, 1, 1), stages=1,
+                (2, 3), (2, 1), (1, 2), (1, 2), channels=16, rows=2, tile=(1, 3, 1), stages=1,
                 slabs=2, together=2,
             ),
-            (2, 8, 8, 32),
+            (3, 8, 8, 24),
         ),
-        "depthwise90/normalised": depthwise90(
-            replace(narrow, tile=(1, 1, 1)), (1, 4, 12, 16), normalised=True
-        ),
+        "depthwise90/normalised": depthwise90(narrow, (2, 3, 12, 16), normalised=True),
         "depthwise90/normalised by a cluster": depthwise90(
-            replace(narrow, tile=(1, 1, 1)), (1, 6, 8, 32), normalised=True
+            narrow, (2, 3, 12, 32), normalised=True
+        ),
+        "depthwise90/a stage too many": replace(
+            depthwise90(narrow, (1, 2, 13, 16)), operators=("predicate",)
         ),
         "depthwise/tail": depthwise(
             DirectConfig((3, 2), padding=(1, 1), width=4, outputs=(2, 2), lanes=4, threads=32),
             (2, 5, 6, 24), tail=True,
         ),
         "depthwise/multiplier": depthwise(
-            DirectConfig((3, 3), (2, 2), dilation=(1, 2), multiplier=3, lanes=8, threads=32),
-            (1, 7, 9, 5),
+            DirectConfig(
+                (3, 3), (2, 2), (1, 1), (1, 2), multiplier=3, outputs=(1, 2), lanes=8, threads=32
+            ),
+            (1, 6, 9, 5),
         ),
-        "grouped/slabs": grouped(window, (2, 7, 8), 3),
+        "grouped/slabs": grouped(window, (1, 7, 20), 6),
         "grouped/staged, teams": grouped(
-            replace(window, warps=4, stages=5, buffers=3, staged=1), (2, 9, 8), 2, tail=True
+            replace(window, warps=4, stages=4, buffers=3, staged=1), (1, 9, 20), 2, tail=True
         ),
         "grouped/one buffer, images by two": grouped(
-            replace(window, paired="images", rows=3, steps=1, stages=2, buffers=1), (5, 5, 8), 2
+            replace(window, paired="images", rows=2, steps=1, stages=2, buffers=1), (3, 3, 20), 4
         ),
         "grouped/stride, shared weights": grouped(
-            replace(window, stride=(2, 2), weights="shared", paired="columns", columns=16, rows=1),
-            (1, 9, 17), 2,
+            replace(window, stride=(2, 2), weights="shared", paired="columns", columns=48, rows=1,
+                    warps=4),
+            (1, 9, 83), 4,
         ),
         "grouped/cp.async, tail": grouped(
-            replace(window, copies="cp.async", warps=4), (2, 7, 8), 3, tail=True
+            replace(window, copies="cp.async", warps=4, together=1), (1, 7, 20), 6, tail=True
         ),
         "grouped/cp.async, one buffer": grouped(
             replace(window, copies="cp.async", buffers=1, steps=1, stages=2, dilation=(1, 2),
                     padding=(1, 2)),
-            (2, 5, 8), 2,
+            (2, 5, 20), 4,
         ),
     }  # fmt: skip

@@ -29,10 +29,17 @@ from kdsl_fuse.kernels.windows import windows
 from mutants.launch import BF16, F32, Launch, Matrix, biased, matrix, nothing
 
 
-def operands(problem: ConvProblem, dtype: Any = BF16) -> tuple[Matrix, Matrix, Matrix]:
-    """Images (n, h, w, c), filters (k, r, s, c / groups), and a result that is not written."""
+def operands(
+    problem: ConvProblem, dtype: Any = BF16, infinite: tuple[int, ...] | None = None
+) -> tuple[Matrix, Matrix, Matrix]:
+    """Images (n, h, w, c), filters (k, r, s, c / groups), and a result that is not written.
+
+    An `infinite` element shows in every window that takes it for its own, even by a factor of zero.
+    """
     p = problem
     x = matrix(0, (p.batch, p.height, p.width, p.channels), dtype)
+    if infinite is not None:
+        x[infinite] = np.inf
     w = matrix(1, (p.filters, *p.kernel, p.channels // p.groups), dtype)
     return x, w, nothing((p.batch, *p.output, p.filters), dtype)
 
@@ -61,7 +68,7 @@ def conv80(
     grid = -(-pixels // config.tile[0]) * -(-problem.filters // config.tile[1])
 
     def args() -> tuple[Any, ...]:
-        x, w, y = operands(problem, dtype)
+        x, w, y = operands(problem, dtype, (0, 0, 0, 0))  # what is read in place of nothing
         rest = y.shape[-1]
         extras = np.broadcast_to(matrix(7, (rest,), F32), (pixels, rest)), matrix(8, (pixels, rest))
         return x, w.reshape(rest, -1), y.reshape(-1, rest), *(extras if tail else ())
@@ -78,7 +85,7 @@ def stem(problem: ConvProblem, shape: tuple[int, int, int], *, blocks: int = 1) 
     plan = StemPlan(problem, StemConfig.of(problem, *shape), blocks)
 
     def args() -> tuple[Any, ...]:
-        x, w, y = operands(problem)
+        x, w, y = operands(problem, infinite=(0, problem.height // 2, problem.width // 2, 0))
         lines, filters = x.reshape(*x.shape[:2], -1), w.reshape(w.shape[0], -1)
         return lines, filters, plan.oriented(y.reshape(-1, problem.filters))
 
@@ -105,13 +112,13 @@ def packed(problem: ConvProblem, *, planes: bool = False) -> Launch:
 
 
 # -- element by element ----------------------------------------------------------------------------
-def shifted(value: Any, bias: Any) -> Any:
-    """A biased value."""
-    return value + bias.to(kd.f32)
+def shifted(value: Any, extra: Any) -> Any:
+    """The sum of two."""
+    return value + extra.to(kd.f32)
 
 
 def _planned(kernel: Any, plan: Any, args: Callable[[], tuple[Any, ...]]) -> Launch:
-    """A launch as the kernel's own planner wants it, with a bias in its tail."""
+    """A launch as the kernel's own planner wants it, with a tail of one operand."""
     statics = {"epilogue": shifted, "config": plan.config}
     return Launch(kernel, plan.grid, plan.config.threads, args, statics, overlap=True)
 
@@ -132,7 +139,7 @@ def pool(images: tuple[int, ...], result: tuple[int, ...], **options: Any) -> La
     """A pool, or an image made larger, by `windows`."""
 
     def args() -> tuple[Any, ...]:
-        return matrix(0, images), nothing(result), np.broadcast_to(BF16(0.5), result)
+        return matrix(0, images), nothing(result), matrix(2, result)
 
     return _planned(windows, choose_windows(*args(), overlap=True, **options), args)
 
@@ -156,11 +163,11 @@ def convolutions() -> dict[str, Launch]:
     return {
         "conv90/window": conv90(
             Sm90Config(small, 2, **one),
-            ConvProblem(2, 7, 6, 24, 24, (2, 2), (1, 1), (1, 0), (2, 1)),
+            ConvProblem(2, 7, 6, 24, 24, (3, 3), (1, 1), (1, 0), (2, 1)),
         ),
         "conv90/panels, filters beside": conv90(
             Sm90Config((64, 16, 64), 2, **one),
-            ConvProblem(1, 4, 5, 40, 40, (1, 3), (1, 2), (0, 1)), swap=True,
+            ConvProblem(2, 4, 5, 24, 40, (1, 5), (1, 2), (0, 2)), swap=True,
         ),
         "conv90/cluster of rows": conv90(
             Sm90Config(small, 2, cluster=(2, 1), **one),
@@ -175,22 +182,23 @@ def convolutions() -> dict[str, Launch]:
             ConvProblem(1, 7, 5, 16, 24, (3, 3), (2, 1), (1, 2), (1, 2)),
         ),
         "conv80/odd channels, tail": conv80(
-            GemmConfig(atom, (32, 32, 32), (2, 1), 2), ConvProblem(2, 5, 4, 5, 9, (3, 3)), tail=True
+            GemmConfig(atom, (32, 32, 32), (2, 1), 2), ConvProblem(2, 6, 7, 9, 27, (3, 3)),
+            tail=True,
         ),
         "stem/three channels": stem(
-            ConvProblem(3, 10, 24, 3, 16, (3, 3), (2, 2), (1, 1)), (1, 1, 2)
+            ConvProblem(5, 10, 40, 3, 16, (3, 3), (2, 2), (1, 1)), (1, 2, 2)
         ),
-        "stem/two groups": stem(
-            ConvProblem(2, 9, 24, 2, 13, (2, 3), (1, 1), (0, 1)), (2, 2, 2)
+        "stem/two blocks of pixels": stem(
+            ConvProblem(4, 5, 24, 2, 13, (2, 3), (1, 1), (0, 1)), (2, 1, 2)
         ),
         "pack/joined": packed(ConvProblem(1, 5, 9, 3, 5, (3, 3), (1, 1), (1, 1))),
-        "pack/planes": packed(ConvProblem(1, 3, 6, 13, 5, (2, 2)), planes=True),
+        "pack/planes": packed(ConvProblem(1, 5, 6, 9, 5, (2, 2)), planes=True),
         "direct/groups": conv_simple(
             (1, 5, 6, 12), (6, 3, 2, 4), (1, 3, 6, 6), groups=3, stride=(2, 1), padding=(1, 1),
             dilation=(1, 2),
         ),
         "direct/transposed": conv_simple(
-            (2, 3, 4, 8), (16, 2, 3, 8), (2, 6, 6, 16), transposed=True, stride=(2, 2),
+            (2, 3, 4, 8), (12, 2, 3, 8), (2, 6, 6, 12), transposed=True, stride=(2, 2),
             padding=(0, 1),
         ),
         "windows/max": pool(

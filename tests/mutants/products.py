@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,19 @@ from kdsl_fuse.kernels.gemm_sm80 import GemmConfig, batch_gemm_sm80, gemm_sm80
 from kdsl_fuse.kernels.gemm_sm90 import gemm_sm90, identity
 from kdsl_fuse.kernels.gemm_sm90_config import Sm90Config
 from kdsl_fuse.kernels.products_sm90 import products_sm90
-from mutants.launch import BF16, F16, F32, Launch, biased, both, matrix, nothing, tail_of
+from mutants.launch import (
+    BF16,
+    F16,
+    F32,
+    Launch,
+    Matrix,
+    biased,
+    both,
+    matrix,
+    nothing,
+    tail_of,
+    with_infinity,
+)
 
 
 # -- sm_80 -----------------------------------------------------------------------------------------
@@ -36,7 +49,8 @@ def sm80(
     def args() -> tuple[Any, ...]:
         if batch > 1:
             return _batch(batch, sizes, dtype)
-        a, b = matrix(0, (m, k), dtype, majors[0]), matrix(1, (n, k), dtype, majors[1])
+        a = with_infinity(matrix(0, (m, k), dtype, majors[0]))
+        b = with_infinity(matrix(1, (n, k), dtype, majors[1]))
         return a, b, nothing((m, n), dtype), *(tail_of(m, n, dtype) if tail else ())
 
     grid = -(-m // tile[0]) * -(-n // tile[1])
@@ -153,9 +167,14 @@ def hopper() -> dict[str, Launch]:
         "sm90/two outputs": sm90(ONE, (72, 24, 136), outputs=2),
         "sm90/two outputs, two kinds": sm90(ONE, (72, 30, 136), outputs=2),
         "sm90/batch": sm90(ONE, (64, 32, 136), batch=2),
-        "products90/tail": joined90(ONE, (72, 24, 72), 3, tail=True),
+        "products90/tail": joined90(ONE, (72, 24, 72), 2, tail=True),
+        "products90/a cluster for each tile": replace(  # where each product is somebody's first one
+            joined90(ONE, (72, 24, 72), 2, clusters=4), operators=("predicate", "stage")
+        ),
         "products90/pingpong": joined90(PINGPONG, (200, 16, 72)),
-        "sm90/more clusters than tiles": sm90(ONE, (72, 24, 136), clusters=3),
+        "sm90/more clusters than tiles": replace(  # "one group" has the code of a second tile
+            sm90(ONE, (72, 24, 72), clusters=3), operators=("predicate",)
+        ),
     }
 
 
@@ -208,18 +227,22 @@ def pair80(
     m, n, _ = sizes
     grid = -(-m // config.tile[0]) * -(-2 * n // config.tile[1])
     statics = {"epilogue": gated(silu), "config": config}
-    args = _pair(sizes, result, majors, tail)
+    args = _pair(sizes, result, majors, tail, with_infinity)
     return Launch(gated_sm80, grid, config.threads, args, statics)
 
 
 def _pair(
-    sizes: tuple[int, int, int], result: Any, majors: tuple[int, int], tail: bool
+    sizes: tuple[int, int, int],
+    result: Any,
+    majors: tuple[int, int],
+    tail: bool,
+    seen: Callable[[Matrix], Matrix] = lambda x: x,
 ) -> Callable[[], tuple[Any, ...]]:
     m, n, k = sizes
 
     def args() -> tuple[Any, ...]:
-        a = matrix(0, (m, k), BF16, majors[0])
-        weights = [matrix(seed, (n, k), BF16, majors[1]) for seed in (1, 2)]
+        a = seen(matrix(0, (m, k), BF16, majors[0]))
+        weights = [seen(matrix(seed, (n, k), BF16, majors[1])) for seed in (1, 2)]
         biases = [np.broadcast_to(matrix(seed, (n,), F32), (m, n)) for seed in (3, 4)]
         return a, *weights, nothing((m, n), result), *(biases if tail else ())
 

@@ -52,13 +52,16 @@ def swizzle(subject: Subject) -> Iterator[Mutant]:
                     what = f"map of {param.map.tensor} swizzled by {shape.swizzle}"
                     yield Mutant("swizzle", op, what, maps={param.name: shape})
                     break
+    # of a dividend and its divisor: whether a quotient is to be rounded down
+    signs = {x for op in subject.of(InstructionOp) if op.name.startswith("compare.")
+             for x in op.operands}  # fmt: skip
     for op in subject.of(LdmatrixOp, StmatrixOp, CpAsyncOp, LoadOp, StoreOp):
         if getattr(op, "space", "shared") != "shared":
             continue
         name = PLACES[type(op)][0]
         for leaf in subject.leaves(getattr(op, name)):
             made = subject.definitions.get(leaf)
-            if isinstance(made, InstructionOp) and made.name == "arith.xor":
+            if isinstance(made, InstructionOp) and made.name == "arith.xor" and leaf not in signs:
                 plain = made.operands[0]
                 new, operand = subject.recomputed(getattr(op, name), leaf, lambda b, x, y=plain: y)
                 edits = {op: (*new, replace(op, **{name: operand}))}
