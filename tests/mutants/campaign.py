@@ -33,23 +33,30 @@ _SHARES = 16  # of a case's mutants, each of which one process takes at a time
 class Equivalent:
     """Mutants that compute what their kernel does, in patterns, and why in one line.
 
-    `kernel` are patterns of cases, `site` and `line` one of `Mutant.site` and of the author's line.
+    `kernel` are patterns of cases, `operator` of operators, `site` and `line` one of `Mutant.site`
+    and of the author's line.
     """
 
     kernel: str | list[str]
-    operator: str
+    operator: str | list[str]
     site: str
     proof: str
     line: str = "*"
 
     def holds(self, case: str, mutant: Mutant | Outcome) -> bool:
         """Whether a mutant of a case is one of them."""
-        kernels = [self.kernel] if isinstance(self.kernel, str) else self.kernel
-        pairs = (
-            (mutant.operator, self.operator), (mutant.site, self.site), (mutant.line, self.line),
-        )  # fmt: skip
-        there = any(fnmatchcase(case, pattern) for pattern in kernels)
-        return there and all(fnmatchcase(text, pattern) for text, pattern in pairs)
+        return (
+            _matches(case, self.kernel)
+            and _matches(mutant.operator, self.operator)
+            and _matches(mutant.site, self.site)
+            and _matches(mutant.line, self.line)
+        )
+
+
+def _matches(text: str, patterns: str | list[str]) -> bool:
+    """Whether a text has one of some patterns."""
+    several = [patterns] if isinstance(patterns, str) else patterns
+    return any(fnmatchcase(text, pattern) for pattern in several)
 
 
 @cache

@@ -141,24 +141,24 @@ def channelwise() -> dict[str, Launch]:
             ),
             (1, 6, 9, 5),
         ),
-        "grouped/slabs": grouped(window, (1, 7, 20), 6),
+        "grouped/slabs": grouped(window, (1, 7, 22), 6),
         "grouped/staged, teams": grouped(
-            replace(window, warps=4, stages=4, buffers=3, staged=1), (1, 9, 20), 2, tail=True
+            replace(window, warps=4, stages=4, buffers=3, staged=1), (1, 11, 22), 2, tail=True
         ),
         "grouped/one buffer, images by two": grouped(
-            replace(window, paired="images", rows=2, steps=1, stages=2, buffers=1), (3, 3, 20), 4
+            replace(window, paired="images", rows=2, steps=1, stages=2, buffers=1), (3, 3, 22), 4
         ),
         "grouped/stride, shared weights": grouped(
             replace(window, stride=(2, 2), weights="shared", paired="columns", columns=48, rows=1,
                     warps=4),
-            (1, 9, 83), 4,
+            (1, 7, 83), 4,
         ),
         "grouped/cp.async, tail": grouped(
-            replace(window, copies="cp.async", warps=4, together=1), (1, 7, 20), 6, tail=True
+            replace(window, copies="cp.async", warps=4, together=1), (1, 7, 22), 6, tail=True
         ),
         "grouped/cp.async, one buffer": grouped(
             replace(window, copies="cp.async", buffers=1, steps=1, stages=2, dilation=(1, 2),
                     padding=(1, 2)),
-            (2, 5, 20), 4,
+            (2, 5, 22), 4,
         ),
     }  # fmt: skip

@@ -26,15 +26,15 @@ from kdsl_fuse.kernels.stem_sm90 import StemConfig, stem_sm90
 from kdsl_fuse.kernels.stem_sm90_plan import StemPlan
 from kdsl_fuse.kernels.windows import choose as choose_windows
 from kdsl_fuse.kernels.windows import windows
-from mutants.launch import BF16, F32, Launch, Matrix, biased, matrix, nothing
+from mutants.launch import BF16, F32, Launch, Matrix, biased, matrix, nothing, with_infinity
 
 
 def operands(
-    problem: ConvProblem, dtype: Any = BF16, infinite: tuple[int, ...] | None = None
+    problem: ConvProblem, dtype: Any = BF16, infinite: tuple[Any, ...] | None = None
 ) -> tuple[Matrix, Matrix, Matrix]:
     """Images (n, h, w, c), filters (k, r, s, c / groups), and a result that is not written.
 
-    An `infinite` element shows in every window that takes it for its own, even by a factor of zero.
+    `infinite` elements of the images show in each window that reads them, even times zero.
     """
     p = problem
     x = matrix(0, (p.batch, p.height, p.width, p.channels), dtype)
@@ -71,7 +71,7 @@ def conv80(
         x, w, y = operands(problem, dtype, (0, 0, 0, 0))  # what is read in place of nothing
         rest = y.shape[-1]
         extras = np.broadcast_to(matrix(7, (rest,), F32), (pixels, rest)), matrix(8, (pixels, rest))
-        return x, w.reshape(rest, -1), y.reshape(-1, rest), *(extras if tail else ())
+        return x, with_infinity(w.reshape(rest, -1)), y.reshape(-1, rest), *(extras if tail else ())
 
     statics = {
         "epilogue": biased if tail else identity, "config": config,
@@ -85,7 +85,8 @@ def stem(problem: ConvProblem, shape: tuple[int, int, int], *, blocks: int = 1) 
     plan = StemPlan(problem, StemConfig.of(problem, *shape), blocks)
 
     def args() -> tuple[Any, ...]:
-        x, w, y = operands(problem, infinite=(0, problem.height // 2, problem.width // 2, 0))
+        row, column = problem.height // 2, problem.width // 2
+        x, w, y = operands(problem, infinite=(0, row, slice(column, column + 3)))
         lines, filters = x.reshape(*x.shape[:2], -1), w.reshape(w.shape[0], -1)
         return lines, filters, plan.oriented(y.reshape(-1, problem.filters))
 

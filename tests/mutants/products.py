@@ -168,8 +168,8 @@ def hopper() -> dict[str, Launch]:
         "sm90/two outputs, two kinds": sm90(ONE, (72, 30, 136), outputs=2),
         "sm90/batch": sm90(ONE, (64, 32, 136), batch=2),
         "products90/tail": joined90(ONE, (72, 24, 72), 2, tail=True),
-        "products90/a cluster for each tile": replace(  # where each product is somebody's first one
-            joined90(ONE, (72, 24, 72), 2, clusters=4), operators=("predicate", "stage")
+        "products90/three clusters": replace(  # one of which begins with the second product
+            joined90(ONE, (72, 24, 72), 2, clusters=3), operators=("predicate", "stage")
         ),
         "products90/pingpong": joined90(PINGPONG, (200, 16, 72)),
         "sm90/more clusters than tiles": replace(  # "one group" has the code of a second tile

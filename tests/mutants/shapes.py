@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from kdsl_core.dtypes import boolean, u64
-from kdsl_core.ir import Block, Const, Op
+from kdsl_core.ir import Block, Const, Op, Operand
 from kdsl_core.isa.async_copy import CpAsyncOp
 from kdsl_core.isa.control import IfOp
 from kdsl_core.isa.instruction import InstructionOp
@@ -52,21 +52,29 @@ def swizzle(subject: Subject) -> Iterator[Mutant]:
                     what = f"map of {param.map.tensor} swizzled by {shape.swizzle}"
                     yield Mutant("swizzle", op, what, maps={param.name: shape})
                     break
-    # of a dividend and its divisor: whether a quotient is to be rounded down
-    signs = {x for op in subject.of(InstructionOp) if op.name.startswith("compare.")
-             for x in op.operands}  # fmt: skip
     for op in subject.of(LdmatrixOp, StmatrixOp, CpAsyncOp, LoadOp, StoreOp):
         if getattr(op, "space", "shared") != "shared":
             continue
         name = PLACES[type(op)][0]
         for leaf in subject.leaves(getattr(op, name)):
             made = subject.definitions.get(leaf)
-            if isinstance(made, InstructionOp) and made.name == "arith.xor" and leaf not in signs:
+            if isinstance(made, InstructionOp) and _swizzles(subject, made):
                 plain = made.operands[0]
                 new, operand = subject.recomputed(getattr(op, name), leaf, lambda b, x, y=plain: y)
                 edits = {op: (*new, replace(op, **{name: operand}))}
                 yield Mutant("swizzle", op, "not swizzled", edits)
                 break
+
+
+def _swizzles(subject: Subject, op: InstructionOp) -> bool:
+    """Whether an operation is an exclusive or, but not with the sign of a dividend."""
+    made = (subject.definitions.get(x) for x in op.operands)
+    signs = (x for x in made if isinstance(x, InstructionOp) and x.name == "arith.shr")
+    return op.name == "arith.xor" and not any(_is_constant(x.operands[-1], 31) for x in signs)
+
+
+def _is_constant(operand: Operand, value: int) -> bool:
+    return isinstance(operand, Const) and operand.value == value
 
 
 def descriptor(subject: Subject) -> Iterator[Mutant]:
