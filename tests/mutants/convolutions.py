@@ -29,17 +29,10 @@ from kdsl_fuse.kernels.windows import windows
 from mutants.launch import BF16, F32, Launch, Matrix, biased, matrix, nothing, with_infinity
 
 
-def operands(
-    problem: ConvProblem, dtype: Any = BF16, infinite: tuple[Any, ...] | None = None
-) -> tuple[Matrix, Matrix, Matrix]:
-    """Images (n, h, w, c), filters (k, r, s, c / groups), and a result that is not written.
-
-    `infinite` elements of the images show in each window that reads them, even times zero.
-    """
+def operands(problem: ConvProblem, dtype: Any = BF16) -> tuple[Matrix, Matrix, Matrix]:
+    """Images (n, h, w, c), filters (k, r, s, c / groups), and a result that is not written."""
     p = problem
     x = matrix(0, (p.batch, p.height, p.width, p.channels), dtype)
-    if infinite is not None:
-        x[infinite] = np.inf
     w = matrix(1, (p.filters, *p.kernel, p.channels // p.groups), dtype)
     return x, w, nothing((p.batch, *p.output, p.filters), dtype)
 
@@ -68,7 +61,8 @@ def conv80(
     grid = -(-pixels // config.tile[0]) * -(-problem.filters // config.tile[1])
 
     def args() -> tuple[Any, ...]:
-        x, w, y = operands(problem, dtype, (0, 0, 0, 0))  # what is read in place of nothing
+        x, w, y = operands(problem, dtype)
+        x[0, 0, 0, 0] = np.inf  # what is read in place of nothing
         rest = y.shape[-1]
         extras = np.broadcast_to(matrix(7, (rest,), F32), (pixels, rest)), matrix(8, (pixels, rest))
         return x, with_infinity(w.reshape(rest, -1)), y.reshape(-1, rest), *(extras if tail else ())
@@ -85,8 +79,10 @@ def stem(problem: ConvProblem, shape: tuple[int, int, int], *, blocks: int = 1) 
     plan = StemPlan(problem, StemConfig.of(problem, *shape), blocks)
 
     def args() -> tuple[Any, ...]:
-        row, column = problem.height // 2, problem.width // 2
-        x, w, y = operands(problem, infinite=(0, row, slice(column, column + 3)))
+        x, w, y = operands(problem)
+        row = problem.height // 2
+        for image, column in zip(x, range(4, problem.width - 3, 8), strict=False):
+            image[row - 1 : row + 1, column : column + 3] = np.inf  # beside some windows
         lines, filters = x.reshape(*x.shape[:2], -1), w.reshape(w.shape[0], -1)
         return lines, filters, plan.oriented(y.reshape(-1, problem.filters))
 

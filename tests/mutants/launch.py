@@ -41,11 +41,11 @@ def matrix(seed: int, shape: tuple[int, ...], dtype: Any = BF16, contiguous: int
 
 
 def with_infinity(x: Matrix) -> Matrix:
-    """The matrix with an infinity where its middle row begins, which shows in what is not its own.
+    """The matrix with a middle row of infinities: read behind the row before, they show.
 
-    What is read behind the row before meets zeros of the other operand; NaN tells.
+    There the other operand is zero, which hides finite numbers.
     """
-    x[x.shape[0] // 2, 0] = np.inf
+    x[x.shape[0] // 2] = np.inf
     return x
 
 

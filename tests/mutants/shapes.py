@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import replace
 from itertools import pairwise
 
@@ -52,13 +52,15 @@ def swizzle(subject: Subject) -> Iterator[Mutant]:
                     what = f"map of {param.map.tensor} swizzled by {shape.swizzle}"
                     yield Mutant("swizzle", op, what, maps={param.name: shape})
                     break
+    tests = (op for op in subject.of(InstructionOp) if op.name.startswith("compare."))
+    compared = {x for op in tests for x in op.operands}
     for op in subject.of(LdmatrixOp, StmatrixOp, CpAsyncOp, LoadOp, StoreOp):
         if getattr(op, "space", "shared") != "shared":
             continue
         name = PLACES[type(op)][0]
         for leaf in subject.leaves(getattr(op, name)):
             made = subject.definitions.get(leaf)
-            if isinstance(made, InstructionOp) and _swizzles(subject, made):
+            if isinstance(made, InstructionOp) and _swizzles(subject, made, compared):
                 plain = made.operands[0]
                 new, operand = subject.recomputed(getattr(op, name), leaf, lambda b, x, y=plain: y)
                 edits = {op: (*new, replace(op, **{name: operand}))}
@@ -66,11 +68,12 @@ def swizzle(subject: Subject) -> Iterator[Mutant]:
                 break
 
 
-def _swizzles(subject: Subject, op: InstructionOp) -> bool:
-    """Whether an operation is an exclusive or, but not with the sign of a dividend."""
+def _swizzles(subject: Subject, op: InstructionOp, compared: Set[Operand]) -> bool:
+    """Whether an operation is an exclusive or, but not one of signs, for a quotient."""
     made = (subject.definitions.get(x) for x in op.operands)
     signs = (x for x in made if isinstance(x, InstructionOp) and x.name == "arith.shr")
-    return op.name == "arith.xor" and not any(_is_constant(x.operands[-1], 31) for x in signs)
+    signed = op.d in compared or any(_is_constant(x.operands[-1], 31) for x in signs)
+    return op.name == "arith.xor" and not signed
 
 
 def _is_constant(operand: Operand, value: int) -> bool:
