@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import re
 import sys
 import time
 import tomllib
@@ -170,6 +171,8 @@ def report_clean(runs: Sequence[CleanRun], begun: float) -> int:
     complaints = [run for run in runs if run.complaint]
     for run in complaints:
         print(f"#{run.number} {run.name}\n{run.complaint}\n")
+    kinds = Counter(re.split(r"[(/]", run.name)[0] for run in runs)
+    print(", ".join(f"{kind} {n}" for kind, n in kinds.most_common()))
     seconds = time.perf_counter() - begun
     print(f"{len(runs)} runs of unchanged kernels, {len(complaints)} complaints, {seconds:.0f} s")
     return int(bool(complaints))
@@ -187,7 +190,7 @@ def main(words: Sequence[str]) -> int:
     options = parser.parse_args(words)
     begun = time.perf_counter()
     if options.clean is not None:
-        return report_clean(list(clean(options.clean)), begun)
+        return report_clean(list(clean(options.clean, options.processes)), begun)
     found = (
         campaign(options.kernel, options.operator, options.processes)
         if options.sample is None
