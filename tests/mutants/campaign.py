@@ -34,13 +34,13 @@ _SHARES = 16  # of a case's mutants, each of which one process takes at a time
 class Equivalent:
     """Mutants that compute what their kernel does, in patterns, and why in one line.
 
-    `kernel` are patterns of cases, `operator` of operators, `site` and `line` one of `Mutant.site`
-    and of the author's line.
+    `kernel` are patterns of cases, `operator` of operators, `site` of `Mutant.site`, and `line` one
+    of the author's line.
     """
 
     kernel: str | list[str]
     operator: str | list[str]
-    site: str
+    site: str | list[str]
     proof: str
     line: str = "*"
 

@@ -12,10 +12,12 @@ import numpy as np
 
 from kdsl_core.errors import HazardError, KdslError
 from kdsl_core.ir import Kernel
+from kdsl_core.ir.target import target_of
 from kdsl_core.lang.arguments import bind
 from kdsl_core.lang.launch import cluster_of, extent
 from kdsl_core.lang.simulate import simulate_bound
 from kdsl_core.lang.traced import Traced
+from kdsl_core.passes.check_resources import check_resources
 from kdsl_core.passes.check_wgmma import check_wgmma
 from kdsl_core.passes.verify import verify
 from mutants import amounts, ordering, shapes
@@ -27,6 +29,7 @@ Order = dict[str, Any]  # options of a simulation
 OPERATORS = {f.__name__: f for f in (*ordering.OPERATORS, *amounts.OPERATORS, *shapes.OPERATORS)}
 ORDERS: tuple[Order, ...] = ({}, *({"order": "shuffle", "seed": seed} for seed in (1, 2)))
 """Orders of blocks, warps and completions that a mutant runs in."""
+TARGET = "sm_90a"
 RUNAWAY = "K510"
 _FEWEST, _PATIENCE = 1000, 16  # instructions; how many times as long a mutant may take
 
@@ -72,6 +75,7 @@ class Bench:
         bound = bind(self.launch.kernel.signature, self.launch.args(), self.launch.statics)
         block = extent(self.launch.block, "block")
         self.traced: Traced = self.launch.kernel.trace(bound, block, self.cluster)
+        check_resources(self.traced.kernel, target_of(TARGET))
         self.subject = Subject(self.traced.kernel)
         self.limit = _FEWEST
         while not (right := self._within_limit()):
