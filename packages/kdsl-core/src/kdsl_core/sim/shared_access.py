@@ -146,7 +146,7 @@ class SharedAccess:
             self.start_read(access.take(good), group[good], matrix=matrix)
 
     def keep(self, access: Access, group: Array) -> None:
-        """A unit may read, but makes nothing of it, until the threads' bulk groups (L,) are done."""
+        """A unit may read, for nothing, until the threads' bulk groups (L,) are done."""
         if self.shadow is None:
             return
         offset, good = self.offsets(access)
