@@ -289,6 +289,7 @@ def test_bad_calls(name: str) -> None:
         ("K993", {"warps": 5}),
         ("K993", {"octets": 5}),
         ("K993", {"copies": "memcpy"}),
+        ("K993", {"warps": 16, "buffers": 1}),
         ("K993", {"staged": 0, "buffers": 1}),
         ("K993", {"staged": 0, "copies": "cp.async"}),
     ),

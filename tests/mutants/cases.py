@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from mutants.attentions import attentions
+from mutants.channelwise import channelwise
+from mutants.convolutions import convolutions
 from mutants.launch import BF16, F32, Launch, matrix, nothing
 from mutants.products import ampere, gated_pairs, hopper
 from mutants.reductions import row_kernels
@@ -60,4 +62,7 @@ def _examples() -> dict[str, Launch]:
 @cache
 def cases() -> dict[str, Launch]:
     """Every kernel that is mutated, by name."""
-    return {**ampere(), **hopper(), **gated_pairs(), **row_kernels(), **attentions(), **_examples()}
+    return {
+        **ampere(), **hopper(), **gated_pairs(), **row_kernels(), **attentions(), **convolutions(),
+        **channelwise(), **_examples(),
+    }  # fmt: skip

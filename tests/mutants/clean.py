@@ -17,6 +17,15 @@ from kdsl_fuse.kernels.gemm_sm90_config import Sm90Config
 from kdsl_fuse.kernels.rows import RowConfig
 from mutants.attentions import attention
 from mutants.cases import cases
+from mutants.clean_convolutions import (
+    drawn_conv80,
+    drawn_conv90,
+    drawn_depthwise,
+    drawn_depthwise90,
+    drawn_grouped,
+    drawn_simple,
+    drawn_stem,
+)
 from mutants.launch import BF16, F16, F32, Launch
 from mutants.products import pair90, sm80, sm90
 from mutants.reductions import column_wise, row_wise, sums
@@ -208,7 +217,12 @@ def _drawn_attention(rng: random.Random) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _drawn_conv90(rng: random.Random) -> dict[str, Any]:
+    return drawn_conv90(rng, _drawn_sm90(rng)["config"])
+
+
 _DRAWS: dict[Any, int] = {  # None: a case of the campaign as it is
     _drawn_sm90: 6, _drawn_sm80: 3, _drawn_pair: 3, _drawn_attention: 3, _drawn_rows: 5,
-    _drawn_columns: 1, _drawn_sums: 1, None: 1,
+    _drawn_columns: 1, _drawn_sums: 1, _drawn_conv90: 3, drawn_conv80: 1, drawn_stem: 1,
+    drawn_simple: 1, drawn_depthwise90: 2, drawn_depthwise: 1, drawn_grouped: 3, None: 1,
 }  # fmt: skip

@@ -19,7 +19,8 @@ BF16, F16, F32 = ml_dtypes.bfloat16, np.float16, np.float32
 class Launch:
     """A kernel with everything that a launch needs; `args` makes the same arguments each time.
 
-    With `overlap` the launch ahead may still use all arrays.
+    With `overlap` the launch ahead may still use all arrays. A case that is there for the sake of a
+    few `operators` names them: the others would meet what another case has as well.
     """
 
     kernel: Any
@@ -30,12 +31,22 @@ class Launch:
     cluster: Any = None
     overlap: bool = False
     checks: tuple[str, ...] = ("all", "unwritten")
+    operators: tuple[str, ...] = ()  # none: all
 
 
 def matrix(seed: int, shape: tuple[int, ...], dtype: Any = BF16, contiguous: int = 1) -> Matrix:
     """A matrix of normal numbers, contiguous along one of its modes."""
     values = np.random.default_rng(seed).standard_normal(shape).astype(dtype)
     return values if contiguous else np.ascontiguousarray(values.T).T
+
+
+def with_infinity(x: Matrix) -> Matrix:
+    """The matrix with a middle row of infinities: read behind the row before, they show.
+
+    There the other operand is zero, which hides finite numbers.
+    """
+    x[x.shape[0] // 2] = np.inf
+    return x
 
 
 def nothing(shape: tuple[int, ...], dtype: Any = BF16, contiguous: int = 1) -> Matrix:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,23 @@ import numpy as np
 from kdsl_fuse.kernels.gated_sm80 import gated_sm80
 from kdsl_fuse.kernels.gated_sm90 import gated_sm90
 from kdsl_fuse.kernels.gated_sm90_plan import gated, silu
-from kdsl_fuse.kernels.gemm_sm80 import GemmConfig, gemm_sm80
+from kdsl_fuse.kernels.gemm_sm80 import GemmConfig, batch_gemm_sm80, gemm_sm80
 from kdsl_fuse.kernels.gemm_sm90 import gemm_sm90, identity
 from kdsl_fuse.kernels.gemm_sm90_config import Sm90Config
-from mutants.launch import BF16, F16, F32, Launch, biased, both, matrix, nothing, tail_of
+from kdsl_fuse.kernels.products_sm90 import products_sm90
+from mutants.launch import (
+    BF16,
+    F16,
+    F32,
+    Launch,
+    Matrix,
+    biased,
+    both,
+    matrix,
+    nothing,
+    tail_of,
+    with_infinity,
+)
 
 
 # -- sm_80 -----------------------------------------------------------------------------------------
@@ -27,17 +41,31 @@ def sm80(
     dtype: Any = BF16,
     majors: tuple[int, int] = (1, 1),
     tail: bool = False,
+    batch: int = 1,
 ) -> Launch:
-    """A product by `gemm_sm80`."""
+    """A product by `gemm_sm80`, or a batch of them."""
     (m, n, k), config = sizes, GemmConfig(atom, tile, warps, stages)
 
     def args() -> tuple[Any, ...]:
-        a, b = matrix(0, (m, k), dtype, majors[0]), matrix(1, (n, k), dtype, majors[1])
+        if batch > 1:
+            return _batch(batch, sizes, dtype)
+        a = with_infinity(matrix(0, (m, k), dtype, majors[0]))
+        b = with_infinity(matrix(1, (n, k), dtype, majors[1]))
         return a, b, nothing((m, n), dtype), *(tail_of(m, n, dtype) if tail else ())
 
     grid = -(-m // tile[0]) * -(-n // tile[1])
     statics = {"epilogue": biased if tail else identity, "config": config}
+    if batch > 1:
+        return Launch(batch_gemm_sm80, (grid, 1, batch), config.threads, args, statics)
     return Launch(gemm_sm80, grid, config.threads, args, statics)
+
+
+def _batch(batch: int, sizes: tuple[int, int, int], dtype: Any) -> tuple[Any, ...]:
+    """A, B and C of a batch of products along mode 2."""
+    m, n, k = sizes
+    shapes = ((batch, m, k), (batch, n, k), (batch, m, n))
+    a, b, c = (matrix(i, shape, dtype) for i, shape in enumerate(shapes))
+    return tuple(x.transpose(1, 2, 0) for x in (a, b, np.full_like(c, np.nan)))
 
 
 # -- sm_90 -----------------------------------------------------------------------------------------
@@ -61,9 +89,7 @@ def sm90(
 
     def args() -> tuple[Any, ...]:
         if batch > 1:
-            shapes = ((batch, m, k), (batch, n, k), (batch, m, n))
-            a, b, c = (matrix(i, shape, dtype) for i, shape in enumerate(shapes))
-            return tuple(x.transpose(1, 2, 0) for x in (a, b, np.full_like(c, np.nan)))
+            return _batch(batch, sizes, dtype)
         a, b = matrix(0, (m, k), dtype, majors[0]), matrix(1, (n, k), dtype, majors[1])
         if config.splits > 1:
             parts = np.full((config.splits, m, n), np.nan, F32)
@@ -75,6 +101,32 @@ def sm90(
     statics = {"epilogue": epilogue, "config": config, "outputs": outputs}
     cluster = (together, 1, 1) if together > 1 else None
     return Launch(gemm_sm90, clusters * together, config.threads, args, statics, cluster, True)
+
+
+def joined90(
+    config: Sm90Config,
+    sizes: tuple[int, int, int],
+    products: int = 2,
+    *,
+    clusters: int = 1,
+    tail: bool = False,
+) -> Launch:
+    """Products of one matrix by `products_sm90`."""
+    m, n, k = sizes
+
+    def args() -> tuple[Any, ...]:
+        weights = [matrix(1 + i, (n, k)) for i in range(products)]
+        outputs = [nothing((m, n)) for _ in range(products)]
+        biases = [np.broadcast_to(matrix(9 + i, (n,), F32), (m, n)) for i in range(products)]
+        return matrix(0, (m, k)), *weights, *outputs, *(biases if tail else ())
+
+    statics = {"products": products, "epilogue": plus if tail else identity, "config": config}
+    return Launch(products_sm90, clusters, config.threads, args, statics, overlap=True)
+
+
+def plus(acc: Any, bias: Any) -> Any:
+    """A biased product."""
+    return acc + bias
 
 
 ONE = Sm90Config((64, 32, 32), 2, consumers=1)
@@ -115,7 +167,14 @@ def hopper() -> dict[str, Launch]:
         "sm90/two outputs": sm90(ONE, (72, 24, 136), outputs=2),
         "sm90/two outputs, two kinds": sm90(ONE, (72, 30, 136), outputs=2),
         "sm90/batch": sm90(ONE, (64, 32, 136), batch=2),
-        "sm90/more clusters than tiles": sm90(ONE, (72, 24, 72), clusters=3),
+        "products90/tail": joined90(ONE, (72, 24, 72), 2, tail=True),
+        "products90/three clusters": replace(  # one of which begins with the second product
+            joined90(ONE, (72, 24, 72), 2, clusters=3), operators=("predicate", "stage")
+        ),
+        "products90/pingpong": joined90(PINGPONG, (200, 16, 72)),
+        "sm90/more clusters than tiles": replace(  # "one group" has the code of a second tile
+            sm90(ONE, (72, 24, 72), clusters=3), operators=("predicate",)
+        ),
     }
 
 
@@ -132,6 +191,7 @@ def ampere() -> dict[str, Launch]:
             halves, (32, 32, 32), (2, 2), (40, 24, 136), dtype=F16, majors=(0, 0)
         ),
         "sm80/tf32": sm80(tf32, (32, 32, 16), (2, 2), (40, 24, 72), dtype=F32, majors=(1, 0)),
+        "sm80/batch": sm80(atom, (32, 32, 32), (2, 2), (24, 40, 72), batch=2),
         "sm80/f32": sm80("UNIVERSAL_FMA_F32", (16, 16, 16), (8, 8), (20, 12, 72), dtype=F32),
     }
 
@@ -167,18 +227,22 @@ def pair80(
     m, n, _ = sizes
     grid = -(-m // config.tile[0]) * -(-2 * n // config.tile[1])
     statics = {"epilogue": gated(silu), "config": config}
-    args = _pair(sizes, result, majors, tail)
+    args = _pair(sizes, result, majors, tail, with_infinity)
     return Launch(gated_sm80, grid, config.threads, args, statics)
 
 
 def _pair(
-    sizes: tuple[int, int, int], result: Any, majors: tuple[int, int], tail: bool
+    sizes: tuple[int, int, int],
+    result: Any,
+    majors: tuple[int, int],
+    tail: bool,
+    seen: Callable[[Matrix], Matrix] = lambda x: x,
 ) -> Callable[[], tuple[Any, ...]]:
     m, n, k = sizes
 
     def args() -> tuple[Any, ...]:
-        a = matrix(0, (m, k), BF16, majors[0])
-        weights = [matrix(seed, (n, k), BF16, majors[1]) for seed in (1, 2)]
+        a = seen(matrix(0, (m, k), BF16, majors[0]))
+        weights = [seen(matrix(seed, (n, k), BF16, majors[1])) for seed in (1, 2)]
         biases = [np.broadcast_to(matrix(seed, (n,), F32), (m, n)) for seed in (3, 4)]
         return a, *weights, nothing((m, n), result), *(biases if tail else ())
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import replace
 from itertools import pairwise
 
 from kdsl_core.dtypes import boolean, u64
-from kdsl_core.ir import Block, Const, Op
+from kdsl_core.ir import Block, Const, Op, Operand
 from kdsl_core.isa.async_copy import CpAsyncOp
 from kdsl_core.isa.control import IfOp
 from kdsl_core.isa.instruction import InstructionOp
@@ -52,18 +52,32 @@ def swizzle(subject: Subject) -> Iterator[Mutant]:
                     what = f"map of {param.map.tensor} swizzled by {shape.swizzle}"
                     yield Mutant("swizzle", op, what, maps={param.name: shape})
                     break
+    tests = (op for op in subject.of(InstructionOp) if op.name.startswith("compare."))
+    compared = {x for op in tests for x in op.operands}
     for op in subject.of(LdmatrixOp, StmatrixOp, CpAsyncOp, LoadOp, StoreOp):
         if getattr(op, "space", "shared") != "shared":
             continue
         name = PLACES[type(op)][0]
         for leaf in subject.leaves(getattr(op, name)):
             made = subject.definitions.get(leaf)
-            if isinstance(made, InstructionOp) and made.name == "arith.xor":
+            if isinstance(made, InstructionOp) and _swizzles(subject, made, compared):
                 plain = made.operands[0]
                 new, operand = subject.recomputed(getattr(op, name), leaf, lambda b, x, y=plain: y)
                 edits = {op: (*new, replace(op, **{name: operand}))}
                 yield Mutant("swizzle", op, "not swizzled", edits)
                 break
+
+
+def _swizzles(subject: Subject, op: InstructionOp, compared: Set[Operand]) -> bool:
+    """Whether an operation is an exclusive or, but not one of signs, for a quotient."""
+    made = (subject.definitions.get(x) for x in op.operands)
+    signs = (x for x in made if isinstance(x, InstructionOp) and x.name == "arith.shr")
+    signed = op.d in compared or any(_is_constant(x.operands[-1], 31) for x in signs)
+    return op.name == "arith.xor" and not signed
+
+
+def _is_constant(operand: Operand, value: int) -> bool:
+    return isinstance(operand, Const) and operand.value == value
 
 
 def descriptor(subject: Subject) -> Iterator[Mutant]:

@@ -14,6 +14,7 @@ from kdsl_core.isa.register import MoveOp
 from kdsl_core.isa.wgmma import WgmmaOp
 
 Edits = Mapping[Op, Sequence[Op]]
+_INLINED = ("<listcomp>", "<dictcomp>", "<setcomp>")  # frames before Python 3.12 only
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +33,8 @@ class Mutant:
     @property
     def site(self) -> str:
         """Where and what, without line numbers: ``file.py:function<caller operation: change``."""
-        frames = [code for code, _ in self.at.loc.frames[:2]] if self.at.loc else []
+        codes = [code for code, _ in self.at.loc.frames] if self.at.loc else []
+        frames = [code for code in codes if code.co_name not in _INLINED][:2]
         names = "<".join(code.co_name for code in frames)
         file = Path(frames[0].co_filename).name if frames else "?"
         return f"{file}:{names} {self.at.name}: {self.what}"

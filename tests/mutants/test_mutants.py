@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from importlib import import_module
+from pkgutil import iter_modules
 
 import pytest
 
 from kdsl_core.ir.printer import print_kernel
+from kdsl_core.lang.kernel import KernelFunction
+from kdsl_fuse import kernels
 from mutants.campaign import chosen, equivalents, judged
 from mutants.cases import cases
 from mutants.clean import clean_run
@@ -51,6 +56,19 @@ def test_every_operator_applies_somewhere() -> None:
             assert changed != text or mutant.maps, mutant.site
     assert used == set(OPERATORS)
     assert before == [print_kernel(place.traced.kernel) for place in places]
+
+
+def test_every_kernel_has_a_case() -> None:
+    """Each kernel of kdsl-fuse is mutated; those that differ in registers alone are one."""
+    names = [f"{kernels.__name__}.{module.name}" for module in iter_modules(kernels.__path__)]
+    found = [x for name in names for x in vars(import_module(name)).values()]
+    there = {_family(x) for x in found if isinstance(x, KernelFunction)}
+    assert there - {_family(launch.kernel) for launch in cases().values()} == set()
+
+
+def _family(kernel: KernelFunction) -> str:
+    """The kernel's name without the number of blocks that its registers are for."""
+    return re.sub(r"_\d$", "", kernel.signature.name)
 
 
 def test_equivalents_are_argued() -> None:

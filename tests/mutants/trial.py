@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -12,10 +12,12 @@ import numpy as np
 
 from kdsl_core.errors import HazardError, KdslError
 from kdsl_core.ir import Kernel
+from kdsl_core.ir.target import target_of
 from kdsl_core.lang.arguments import bind
 from kdsl_core.lang.launch import cluster_of, extent
 from kdsl_core.lang.simulate import simulate_bound
 from kdsl_core.lang.traced import Traced
+from kdsl_core.passes.check_resources import check_resources
 from kdsl_core.passes.check_wgmma import check_wgmma
 from kdsl_core.passes.verify import verify
 from mutants import amounts, ordering, shapes
@@ -23,8 +25,11 @@ from mutants.cases import cases
 from mutants.launch import Launch
 from mutants.subject import Mutant, Subject
 
+Order = dict[str, Any]  # options of a simulation
 OPERATORS = {f.__name__: f for f in (*ordering.OPERATORS, *amounts.OPERATORS, *shapes.OPERATORS)}
-SEEDS = (1, 2)
+ORDERS: tuple[Order, ...] = ({}, *({"order": "shuffle", "seed": seed} for seed in (1, 2)))
+"""Orders of blocks, warps and completions that a mutant runs in."""
+TARGET = "sm_90a"
 RUNAWAY = "K510"
 _FEWEST, _PATIENCE = 1000, 16  # instructions; how many times as long a mutant may take
 
@@ -70,6 +75,7 @@ class Bench:
         bound = bind(self.launch.kernel.signature, self.launch.args(), self.launch.statics)
         block = extent(self.launch.block, "block")
         self.traced: Traced = self.launch.kernel.trace(bound, block, self.cluster)
+        check_resources(self.traced.kernel, target_of(TARGET))
         self.subject = Subject(self.traced.kernel)
         self.limit = _FEWEST
         while not (right := self._within_limit()):
@@ -78,9 +84,10 @@ class Bench:
         self.right = right
 
     def mutants(self) -> Iterator[Mutant]:
-        """All mutants, always in the same order."""
-        for operator in OPERATORS.values():
-            yield from operator(self.subject)
+        """All mutants of the case's operators, always in the same order."""
+        for name, operator in OPERATORS.items():
+            if name in (self.launch.operators or OPERATORS):
+                yield from operator(self.subject)
 
     def _within_limit(self) -> list[bytes]:
         """The right results; empty when they take more instructions than the limit."""
@@ -115,27 +122,27 @@ class Bench:
         other.add_maps()
         return other
 
-    def judge(self, number: int, mutant: Mutant) -> Outcome:
-        """Make a mutant, run it in several orders, and say what became of it."""
+    def judge(self, number: int, mutant: Mutant, orders: Sequence[Order] = ORDERS) -> Outcome:
+        """Make a mutant, run it in some orders, and say what became of it."""
         begun = time.process_time()
         found = Outcome(
             self.name, mutant.operator, number, mutant.site, mutant.line, "same",
         )  # fmt: skip
         try:
-            found = self._tried(mutant, found)
+            found = self._tried(mutant, found, orders)
         except HazardError as hazard:
             found = replace(found, result="caught", code=hazard.code, message=str(hazard))
         except KdslError as error:
             found = replace(found, result="refused", code=error.code, message=str(error))
         return replace(found, seconds=time.process_time() - begun)
 
-    def _tried(self, mutant: Mutant, found: Outcome) -> Outcome:
+    def _tried(self, mutant: Mutant, found: Outcome, orders: Sequence[Order]) -> Outcome:
         kernel = mutant.apply(self.traced.kernel)
         verify(kernel)
         check_wgmma(kernel)
         traced = self.traced_as(kernel)
-        for options in ({}, *({"order": "shuffle", "seed": seed} for seed in SEEDS)):
-            if self.run(traced, **options) != self.right:
+        for order in orders:
+            if self.run(traced, **order) != self.right:
                 return replace(found, result="wrong")
         return found
 

@@ -57,6 +57,9 @@ class Blocks:
         block, at = self._place(access)
         return self.data[block, at + np.arange(access.size)]
 
+    def keep(self, access: Access) -> None:
+        """Nothing: nobody writes in the meantime."""
+
     def send_until(self, access: Access, barrier: Values) -> Values:
         """Read."""
         return self.send(access)

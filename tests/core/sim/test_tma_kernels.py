@@ -141,6 +141,23 @@ def test_rewriting_after_the_store_has_read() -> None:
     np.testing.assert_array_equal(z, ~x)
 
 
+@pytest.mark.parametrize(("wait", "want"), [(True, []), (False, ["inflight"])])
+def test_a_store_outside_of_its_tensor_is_waited_for(wait: bool, want: list[str]) -> None:
+    """The unit may read the source of a box that it clips as a whole: the block must not end."""
+    a = TmaAuthor(32, z="u32")
+    z = a.tensor_map("z")
+    tile = a.tile()
+
+    def send() -> None:
+        tma.store(a.b, z, (a.index(0), a.index(ROWS)), tile)
+        tma.commit(a.b)
+        if wait:
+            tma.wait(a.b, 0, read=True)
+
+    a.first(send)
+    assert codes(a.launch(1, {"z": np.zeros((ROWS, COLUMNS), np.uint32)})) == want
+
+
 def test_blocks_that_store_to_one_place_race() -> None:
     """Stores through a map are seen: two blocks must not write one box."""
     a = TmaAuthor(32, z="u32")

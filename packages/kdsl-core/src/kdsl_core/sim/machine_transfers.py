@@ -82,6 +82,9 @@ class TransferPart(MbarrierPart):
         self._shared.start_read(access, self._bulk_group(access), matrix=False)
         return data
 
+    def keep(self, access: Access) -> None:
+        self._shared.keep(access, self._bulk_group(access))
+
     def send_until(self, access: Access, barrier: Array) -> Array:
         return self._shared.load(access)
 

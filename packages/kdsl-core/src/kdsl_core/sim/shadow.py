@@ -102,6 +102,10 @@ class SharedShadow:
         self._bulk_reads.add(granules, access, group)
         return self._as_unit(access, granules)
 
+    def keep_in_bulk(self, access: Access, offset: Array, group: Array) -> None:
+        """Remember bytes that the TMA unit may read until the bulk group (L,) is done."""
+        self._bulk_reads.add(self._locate(offset, access.size), access, group)
+
     def read_matrix(self, access: Access, offset: Array, group: Array) -> list[Conflict]:
         """Check a read by a tensor core, which goes on until the wgmma group (L,) is done."""
         clocks = self._clocks

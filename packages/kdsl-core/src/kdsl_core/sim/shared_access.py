@@ -145,6 +145,16 @@ class SharedAccess:
         elif good.any():
             self.start_read(access.take(good), group[good], matrix=matrix)
 
+    def keep(self, access: Access, group: Array) -> None:
+        """A unit may read, for nothing, until the threads' bulk groups (L,) are done."""
+        if self.shadow is None:
+            return
+        offset, good = self.offsets(access)
+        if good is None:
+            self.shadow.keep_in_bulk(access, offset, group)
+        elif good.any():
+            self.keep(access.take(good), group[good])
+
     def finish_bulk_reads(self, finished: Array) -> None:
         """Reads of bulk groups below `finished` (rows, 32) are done."""
         if self.shadow:

@@ -82,7 +82,10 @@ class TensorCopies:
     def tensor_store(
         self, tensor_map: Array, coordinates: list[Array], source: Array, *, reduce: str | None
     ) -> None:
-        """Copy the part of a box that lies in the tensor to global memory, or combine it."""
+        """Copy the part of a box that lies in the tensor to global memory, or combine it.
+
+        Nothing says that the unit leaves the source of the other part alone: it is kept as well.
+        """
         issue = self._issue(source, SHARED_ALIGNMENT, None)
         starts = columns(issue, coordinates)
         for known, at in self._by_map(issue, tensor_map):
@@ -93,6 +96,9 @@ class TensorCopies:
             self._count(f"tma_{'reduce' if reduce else 'store'}", pieces, amount, issue.pc)
             how = None if reduce is None else (reduce, known.shape.dtype)
             self._write(part, pieces.take(pieces.inside), how)
+            clipped = pieces.take(~pieces.inside)
+            if clipped.owner.size:
+                self._transfers.keep(clipped.access(part, clipped.shared))
 
     def tensor_prefetch(self, tensor_map: Array, coordinates: list[Array]) -> None:
         """Count a box brought into L2, and report bytes of it that no memory has."""

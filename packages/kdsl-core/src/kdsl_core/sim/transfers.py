@@ -30,6 +30,9 @@ class Transfers(Protocol):
     def send(self, access: Access) -> Array:
         """Read bytes (L, size) of shared memory, for the open bulk group."""
 
+    def keep(self, access: Access) -> None:
+        """Keep shared memory (L,) from changing until the open bulk group has read."""
+
     def send_until(self, access: Access, barrier: Array) -> Array:
         """Read bytes (L, size) of shared memory until the phase of `barrier` (L,) completes."""
 

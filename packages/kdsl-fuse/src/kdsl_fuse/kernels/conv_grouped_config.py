@@ -89,14 +89,16 @@ class GroupedConfig:
             )
         known = self.copies in COPIES and self.weights in ("registers", "shared")
         known &= self.staged is None or (self.copies == "tma" and self.buffers > 1)
+        # Of a buffer that others fill in between, a team would take a phase for the one before it.
+        known &= self.copies != "tma" or self.teams <= self.buffers
         if self.filters % (OCTET * self.octets) or self.warps % self.parts or not known:
             raise kd.ArgumentError(
                 f"{self.warps} warps do not share {self.filters} filters by {self.octets} times "
                 f"{OCTET} evenly, with weights in {self.weights}, by {self.copies}, with operand "
                 f"{self.staged} in one of {self.buffers} buffers",
                 code="K993",
-                fix="warps are a multiple of filters / (8 · octets); TMA stages an operand in two "
-                "buffers or more",
+                fix="warps are a multiple of filters / (8 · octets), with a buffer for each "
+                "multiple where TMA copies; TMA stages an operand in two buffers or more",
             )
 
     @property
