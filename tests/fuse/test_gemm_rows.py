@@ -157,11 +157,31 @@ def test_a_product_that_others_read_stays_apart() -> None:
     assert [c.name for c in kf.fuse(sums).plan(*batch).calls] == ["batch_gemm_sm80", "rows"]
 
 
+def test_a_reshape_between_goes_behind() -> None:
+    """Rows of a matrix that were made rows of sequences are reduced as they are computed."""
+
+    def sequences(x: Any, w: Any, r: Any) -> Any:
+        y = (x.reshape(-1, 16) @ w).reshape(4, 16, 32)
+        return kf.relu(kf.softmax(y + r) * 2)
+
+    args = normal(4, 16, 16, dtype=F32), normal(16, 32, dtype=F32), normal(4, 16, 32, dtype=F32)
+    fused = kf.fuse(sequences)
+    (call,) = fused.plan(*args).calls
+    assert call.name == "gemm_rows_sm80"
+    x, w, r = (a.astype(np.float64) for a in args)
+    want = softmax_of((x.reshape(64, 16) @ w) + r.reshape(64, 32)) * 2
+    assert_close(fused(*args), want.reshape(4, 16, 32), 64)
+
+
 def test_few_rows_and_a_long_sum_are_two_launches() -> None:
     """Where tiles of whole rows leave most of the chip idle, the product is split instead."""
-    fused = kf.fuse(target="sm_90a")(layer)
-    assert [call.name for call in fused.plan(*specs(64, 256, 65536)).calls] == ["gemm_sm90", "rows"]
-    assert [call.name for call in fused.plan(*specs(8192, 256, 1024)).calls] == ["gemm_rows_sm90"]
+    for target, name in (("sm_90a", "sm90"), ("sm_80", "sm80")):
+        fused = kf.fuse(target=target)(layer)
+        few, many = (fused.plan(*specs(*size)) for size in ((64, 256, 65536), (8192, 256, 1024)))
+        assert [call.name for call in few.calls] == [f"gemm_{name}", "rows"]
+        assert few.cover.apart["layernormalization0"].code == "KF-COST"
+        assert "faster" in few.explain()
+        assert [call.name for call in many.calls] == [f"gemm_rows_{name}"]
 
 
 def test_plans_hold_rows() -> None:

@@ -161,6 +161,31 @@ def plan_gemm_rows(
     return config, (-(-m // config.tile[0]),), (config.threads,)
 
 
+def behind_us(
+    rows: GemmConfig, other: GemmConfig, sizes: tuple[int, int, int], multiprocessors: int
+) -> float:
+    """How much longer a product takes by tiles of whole rows than by the `other` ones, roughly.
+
+    Each multiprocessor computes one tile after the other, at the rate of its instruction.
+    """
+    m, n, k = sizes
+
+    def microseconds(config: GemmConfig) -> float:
+        tile_m, tile_n, _ = config.tile
+        waves = -(-(-(-m // tile_m) * -(-n // tile_n)) // multiprocessors)
+        return waves * 2 * tile_m * tile_n * k / _RATES[config.atom]
+
+    return max(microseconds(rows) - microseconds(other), 0.0)
+
+
+# Operations a µs of one multiprocessor, about what the kernels reach of those of an A100.
+_RATES = {
+    "UNIVERSAL_FMA_F32": 1e5,
+    "SM80_16x8x8_F32TF32TF32F32_TN": 7e5,
+    "SM80_16x8x16_F32BF16BF16F32_TN": 1.4e6,
+    "SM80_16x8x16_F32F16F16F32_TN": 1.4e6,
+}
+MULTIPROCESSORS = 108  # of an A100
 _FEW_BLOCKS = 96  # fewer blocks than this leave part of a large chip idle
 
 
@@ -170,7 +195,13 @@ def _candidates(dtype: DType, f32_precision: str) -> tuple[GemmConfig, ...]:
         atom = "UNIVERSAL_FMA_F32"
         return tuple(
             GemmConfig(atom, (rows, columns, 16), (16, 16), stages)
-            for columns, rows, stages in ((64, 64, 3), (64, 32, 3), (128, 64, 3), (256, 32, 3))
+            for columns, rows, stages in (
+                (64, 64, 3),
+                (64, 32, 3),
+                (128, 128, 3),
+                (128, 64, 3),
+                (256, 64, 3),
+            )
         )
     if dtype is kd.f32:
         atom = "SM80_16x8x8_F32TF32TF32F32_TN"

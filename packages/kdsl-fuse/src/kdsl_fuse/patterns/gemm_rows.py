@@ -224,12 +224,21 @@ def _flat(x: Operand, rows: int, full: bool) -> Operand | None:
 
 
 def _preference_us(graph: Graph, match: Match, options: Options) -> float:
-    """What tiles of whole rows cost more than the fastest tiles for the product, where known."""
-    a = products.left(graph, _product(match))
+    """What tiles of whole rows cost more than the best tiles for the product alone."""
+    from kdsl_fuse.kernels.gemm_rows_sm80 import MULTIPROCESSORS, behind_us, plan_gemm_rows
+    from kdsl_fuse.kernels.gemm_sm80 import plan_gemm
+
+    product = _product(match)
+    a = products.left(graph, product)
     assert a is not None, "the guards let it pass"
-    if not has_wgmma(a.dtype, options.target):
-        return 0.0
-    return -_plan(a, _product(match).shape[-1], match.stores, options).behind_us
+    if has_wgmma(a.dtype, options.target):
+        return -_plan(a, product.shape[-1], match.stores, options).behind_us
+    m, k, n = *a.shape, product.shape[-1]
+    given: dict[str, Any] = {"target": options.target, "f32_precision": options.f32_precision}
+    rows, _, _ = plan_gemm_rows(m, n, a.dtype, **given)
+    other, _, _ = plan_gemm(m, n, k, a.dtype, **given)
+    count = options.chip.multiprocessors if options.chip else MULTIPROCESSORS
+    return -behind_us(rows, other, (m, n, k), count)
 
 
 def _plan(a: Operand, columns: int, stores: Sequence[Node], options: Options) -> RowsOfProducts:
