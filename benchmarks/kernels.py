@@ -33,6 +33,8 @@ from kdsl_fuse.kernels.elementwise import elementwise
 from kdsl_fuse.kernels.gated_sm80 import gated_sm80
 from kdsl_fuse.kernels.gated_sm90 import gated_sm90
 from kdsl_fuse.kernels.gated_sm90_plan import gated, silu
+from kdsl_fuse.kernels.gemm_rows_sm80 import gemm_rows_sm80
+from kdsl_fuse.kernels.gemm_rows_sm90 import gemm_rows_sm90
 from kdsl_fuse.kernels.gemm_sm80 import GemmConfig, batch_gemm_sm80, gemm_sm80
 from kdsl_fuse.kernels.gemm_sm90 import gemm_sm90, identity
 from kdsl_fuse.kernels.gemm_sm90_config import Sm90Config
@@ -116,6 +118,29 @@ def gated_hopper() -> Launch:
     """By `gated_sm90`."""
     config = Sm90Config((128, 128, 64), 6, "pingpong", registers=(40, 232))
     return pairs(gated_sm90, config, FEW_BLOCKS, (512, 128, 384))
+
+
+def layer_norm(kernel: Any, config: Any, grid: int, sizes: tuple[int, int, int]) -> Launch:
+    """LayerNorm of a product and a residual, with its parameters."""
+    m, n, k = sizes
+    parameters = (np.broadcast_to(normal(seed, (n,)), (m, n)) for seed in (3, 4))
+    args = normal(0, (m, k)), normal(1, (n, k)), np.empty((m, n), BF16), normal(2, (m, n))
+    program = row_programs.norm(1e-5, centred=True, bias=True, residual=True)
+    statics = {"program": program, "config": config, "columns": n}
+    return Launch(kernel, grid, config.threads, (*args, *parameters), statics)
+
+
+def layer_norm_ampere() -> Launch:
+    """By `gemm_rows_sm80`."""
+    config = GemmConfig("SM80_16x8x16_F32BF16BF16F32_TN", (64, 128, 64), (2, 2), 3)
+    made = layer_norm(gemm_rows_sm80, config, 4, (256, 128, 256))
+    return replace(made, kwargs={**made.kwargs, "width": 4})
+
+
+def layer_norm_hopper() -> Launch:
+    """By `gemm_rows_sm90`."""
+    config = Sm90Config((64, 256, 64), 4, "pingpong", registers=(24, 240))
+    return layer_norm(gemm_rows_sm90, config, FEW_BLOCKS, (512, 256, 256))
 
 
 # -- convolutions ----------------------------------------------------------------------------------
@@ -239,6 +264,8 @@ ROWS = (
                        dtype=ml_dtypes.float8_e4m3fn)),
     Row("gated_sm80 128x128x32", AMPERE, gated_ampere),
     Row("gated_sm90 128x128x64 pingpong", HOPPER, gated_hopper),
+    Row("gemm_rows_sm80 64x128x64 layer_norm", AMPERE, layer_norm_ampere),
+    Row("gemm_rows_sm90 64x256x64 layer_norm", HOPPER, layer_norm_hopper),
     Row("conv_sm80 3x3", AMPERE, lambda: convolution(portable_convolution, 64, 128, 3)),
     Row("conv_sm90 3x3", HOPPER, lambda: convolution(conv2d_sm90, 64, 128, 3)),
     Row("stem_sm90 7x7", HOPPER, lambda: convolution(conv2d_sm90, 3, 64, 7, stride=2)),

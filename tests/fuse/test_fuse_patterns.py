@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import runpy
 import zlib
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -85,6 +87,26 @@ def test_lowered_equals_the_reference(name: str) -> None:
         np.testing.assert_allclose(got, want, rtol=2 * eps + 1e-5, atol=2e-5 + eps / 4)
     for call in plan.calls:
         assert call.simulate(plan.values(*args), on_hazard="collect").hazards == ()
+
+
+@case
+def test_ejected_it_is_the_same(name: str, tmp_path: Path) -> None:
+    """The file's own test passes in the simulator, and the plan that loads it has equal bits."""
+    _, example = CASES[name]
+    args = arrays_of(example)
+    plan = make_plan(graph_of(example), options_of(example))
+    before = plan.run(*args)
+    (path,) = kf.eject(plan, tmp_path)
+    assert "from kdsl_fuse.kernels" not in path.read_text(), "the file holds all that it runs"
+    runpy.run_path(str(path))["test_kernel"]()
+    kf.load(plan, tmp_path)
+    (call,) = plan.calls
+    assert call.kernel.__module__ == path.stem
+    for kept, got in zip(
+        *(x if isinstance(x, tuple) else (x,) for x in (before, plan.run(*args))), strict=True
+    ):
+        assert kept.tobytes() == got.tobytes()
+    assert call.simulate(plan.values(*args), on_hazard="collect").hazards == ()
 
 
 @case

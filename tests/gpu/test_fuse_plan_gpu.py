@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import runpy
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,10 @@ import numpy as np
 import pytest
 
 import kdsl_fuse as kf
+from fuse.test_fuse_patterns import CASES, graph_of, options_of
 from kdsl_core.lang.launch import Launch
+from kdsl_fuse.plan import make_plan
+from kdsl_runtime import driver
 from kdsl_runtime.device_array import to_device
 
 pytestmark = pytest.mark.gpu
@@ -120,3 +124,13 @@ def test_ejected_files_run_on_the_gpu(tmp_path: Path, target: str) -> None:
         spec.loader.exec_module(module)
         module.EJECTED.check()
         assert module.EJECTED.microseconds(20) > 0
+
+
+@pytest.mark.parametrize("name", {pattern.name: name for name, (pattern, _) in CASES.items()})
+def test_ejected_examples_are_right_on_the_gpu(tmp_path: Path, name: str) -> None:
+    """The file of an example of each pattern passes its test there."""
+    example = next(example for pattern, example in CASES.values() if pattern.name == name)
+    if example.target == "sm_90a" and driver.device(0).target != "sm_90a":
+        pytest.skip("needs a GPU of compute capability 9.0")
+    (path,) = kf.eject(make_plan(graph_of(example), options_of(example)), tmp_path)
+    runpy.run_path(str(path))["test_kernel"]()

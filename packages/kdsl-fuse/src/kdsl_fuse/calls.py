@@ -113,9 +113,7 @@ class KernelCall:
     which it sees outputs, or views of them, where they are not their own. A `transposed` call
     computes transposes of the outputs from those of the extras. `statics` are its trace-time
     arguments (`epilogue`, `config`), and `summary` tells the configuration in few words. `overlap`
-    says that the kernel itself waits for the launch before. `formula` is what the epilogue is
-    applied to, in NumPy's words, with a, b, … for the operands in f32; without one, the result,
-    with x0, … for extras.
+    says that the kernel itself waits for the launch before.
     """
 
     name: str
@@ -132,7 +130,6 @@ class KernelCall:
     transposed: bool = False
     preparation: Preparation = field(default_factory=Preparation)
     seen: tuple[Shape | Strided, ...] = ()
-    formula: str = ""
 
     @property
     def output(self) -> Node:

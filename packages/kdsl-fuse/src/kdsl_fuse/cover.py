@@ -72,13 +72,32 @@ def _cover(facts: Facts, options: Options, patterns: Sequence[Pattern]) -> Cover
             break
         anchors = [[v for v in choices if v.match is not knot] for choices in anchors]
     chosen = {variant.match.root.name: variant.match for variant in taken}
-    apart = {
-        match.anchor.name: reasons[match.anchor.name]
-        for match in chosen.values()
-        if getattr(match.pattern, "generic", False) and match.anchor.name in reasons
-    }
+    apart = _apart(anchors, chosen, reasons)
     _tell(anchors, chosen, reasons)
     return Cover(chosen, reasons, apart)
+
+
+def _apart(
+    anchors: Sequence[Choices], chosen: dict[str, Match], reasons: dict[str, Reason]
+) -> dict[str, Reason]:
+    """Why anchors of generic kernels are in no better one: they are refused there, or too slow."""
+    generic = {m.anchor.name: m for m in chosen.values() if getattr(m.pattern, "generic", False)}
+    found = {name: reasons[name] for name in generic if name in reasons}
+    for match in (variant.match for choices in anchors for variant in choices):
+        taken = generic.get(match.anchor.name)
+        if taken is not None and taken.pattern is not match.pattern:
+            found.setdefault(match.anchor.name, _slower(match))
+    return found
+
+
+def _slower(match: Match) -> Reason:
+    """The refusal of a kernel that would take more than the one that was chosen."""
+    anchor, *others = (node.name for node in match.covered)
+    beside = f" in one kernel with {others[0]}" if others else ""
+    return Reason(
+        "KF-COST",
+        f"{match.pattern.name} could compute {anchor}{beside}, but kernels of their own are faster",
+    )
 
 
 def _choices(

@@ -139,6 +139,12 @@ class Plan:
             locate(problem)
             raise
 
+    def substitute(self, index: int, call: KernelCall) -> None:
+        """Run another call from now on in place of `calls[index]`, whose values it computes."""
+        old = self.calls[index]
+        self.steps = tuple(call if step is old else step for step in self.steps)
+        self._replay = None
+
     def keys(self) -> list[str]:
         """The specialisations that a run builds, as text, for arrays at multiples of 16 bytes."""
         needed = (pair for call in self.calls for pair in call.needs())

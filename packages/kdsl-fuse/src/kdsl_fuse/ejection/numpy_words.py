@@ -7,10 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from kdsl_fuse.ops.attention import attention
-
-__all__ = ["attention", "erf", "ndtr", "rsqrt", "sigmoid"]
-
 _erf = np.frompyfunc(math.erf, 1, 1)
 
 

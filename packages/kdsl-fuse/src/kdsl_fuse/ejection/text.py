@@ -1,12 +1,13 @@
-"""A kernel's tail as Python: the operators' own code, run on text instead of numbers."""
+"""Pointwise functions as Python: the operators' own code, run on text instead of numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kdsl_core.dtypes import BY_NAME, DType
-from kdsl_fuse.tail import Tail, run_step, widen
+from kdsl_fuse.elements import ElementFunction
+from kdsl_fuse.tail import Step, Tail, run_step, widen
 
 _ATOM, _UNARY, _TIMES, _PLUS, _AND, _XOR, _OR, _COMPARE = range(8)  # how tightly parts hold
 
@@ -101,20 +102,36 @@ NUMPY = Words(
 )
 
 
-def function_text(name: str, doc: str, tail: Tail, words: Words) -> str:
-    """A function (acc, x0, x1, …) that computes the tail, a line for each operator."""
-    names = tail.parameters
-    values: list[Any] = [Text(name, words=words) for name in names[: tail.sums]]
-    for extra, dtype in zip(names[tail.sums :], tail.extras, strict=True):
-        values.append(widen(BY_NAME[dtype], Text(extra, words=words)))
+def function_text(name: str, doc: str, function: Tail | ElementFunction) -> str:
+    """The function as a kernel calls it, with a line for each operator."""
+    values: list[Any]
+    results: tuple[int, ...]
+    if isinstance(function, Tail):
+        names, results = function.parameters, (function.result,)
+        values = [Text(x, words=KERNEL) for x in names[: function.sums]]
+        for extra, dtype in zip(names[function.sums :], function.extras, strict=True):
+            values.append(widen(BY_NAME[dtype], Text(extra, words=KERNEL)))
+    else:
+        names = tuple(f"x{index}" for index in range(function.operands))
+        results = function.results
+        values = [Text(x, words=KERNEL) for x in names]
     lines = [f"def {name}({', '.join(names)}):", f'    """{doc}"""']
-    for step in tail.steps:
-        made = run_step(words, step, [values[arg] for arg in step.args])
-        if isinstance(made, Text) and len(values) - len(names) < len(tail.steps):
-            held = f"v{sum(line.startswith('    v') for line in lines)}"
-            lines.append(f"    {held} = {made.text}")
-            made = Text(held, words=words)
+    lines += _steps(function.steps, values)
+    return "\n".join([*lines, f"    return {', '.join(shown(values[x]) for x in results)}"])
+
+
+def _steps(steps: Sequence[Step], values: list[Any]) -> list[str]:
+    """A line for each step that computes something; what the steps give joins `values`."""
+    lines: list[str] = []
+    for step in steps:
+        made = run_step(KERNEL, step, [values[arg] for arg in step.args])
+        if isinstance(made, Text):
+            lines.append(f"    v{len(lines)} = {made.text}")
+            made = Text(f"v{len(lines) - 1}", words=KERNEL)
         values.append(made)
-    result = values[tail.result]
-    shown = result.text if isinstance(result, Text) else _number(result)
-    return "\n".join([*lines, f"    return {shown}"])
+    return lines
+
+
+def shown(value: Any) -> str:
+    """A value that may be a Python number, as text."""
+    return value.text if isinstance(value, Text) else _number(value)

@@ -134,6 +134,18 @@ class Sm90Config:
                 fix="leave `cluster`, `peers` and `splits` out",
             )
 
+    def check_rows(self, columns: int) -> None:
+        """Refuse what a tile that holds whole rows cannot have: fewer columns, parts of K."""
+        holds = columns <= self.tile[1] and self.tile[1] % 16 == 0
+        if not holds or self.peers * self.splits > 1:
+            raise kd.ArgumentError(
+                f"a tile that holds rows of {columns} has at least as many columns, a multiple of "
+                f"16, and whole sums of K, got the tile {self.tile}, {self.splits} splits and "
+                f"{self.peers} peers",
+                code="K933",
+                fix=f"rows of up to {WIDEST} fit; leave `splits` and `peers` out",
+            )
+
     def check_pairs(self) -> None:
         """Refuse what two products in one tile cannot have: halves of odd eights, parts of K."""
         shares = 16 * self.cluster[0]

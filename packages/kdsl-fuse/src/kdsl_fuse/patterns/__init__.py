@@ -17,6 +17,7 @@ from kdsl_fuse.patterns.custom import CustomKernel
 from kdsl_fuse.patterns.elementwise import Elementwise
 from kdsl_fuse.patterns.gated_pair import GatedPair
 from kdsl_fuse.patterns.gemm_epilogue import GemmEpilogue
+from kdsl_fuse.patterns.gemm_rows import GemmRows
 from kdsl_fuse.patterns.registered import REGISTERED
 from kdsl_fuse.patterns.rows import Rows
 from kdsl_fuse.patterns.windows import Windows
@@ -33,6 +34,7 @@ ALL_PATTERNS: tuple[Pattern, ...] = (
     ConvDirect(),
     FlashAttention(),
     Windows(),
+    GemmRows(),
     Rows(),
     Columns(),
     Concat(),

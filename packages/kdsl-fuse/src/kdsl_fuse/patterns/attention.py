@@ -94,7 +94,6 @@ class FlashAttention:
             statics={**numbers, "config": plan.config},
             summary=str(plan),
             overlap=True,
-            formula=_formula(anchor, bool(masks)),
         )
 
 
@@ -120,12 +119,6 @@ def _scores(graph: Graph, mask: Node, shape: tuple[int, ...]) -> Operand:
     """A mask repeated to the shape of all scores."""
     read = calls.operand(graph, mask)
     return read.seen_as(read.layout.broadcast(shape))
-
-
-def _formula(anchor: Node, masked: bool) -> str:
-    operands = ", ".join(["a", "b", "c", *["x0"] * masked])
-    options = f"causal={anchor.op['causal']}, scale={float(anchor.op['scale'])}"
-    return f"numpy_words.attention({operands}, {options})"
 
 
 def _merged_heads(graph: Graph, anchor: Node) -> tuple[Node, ...]:

@@ -17,7 +17,6 @@ from kdsl_fuse.reasons import Reason
 from kdsl_fuse.strided import Strided
 
 Pair = tuple[Node, Node]
-FORMULA = "a @ b.T, a @ c.T"
 MOST_PARTNERS = 8  # products of the same matrix that one is tried with
 SUMS = 2
 
@@ -112,7 +111,6 @@ class GatedPair:
             extras=extras,
             outputs=(match.root,),
             seen=() if match.root.rank == 2 or seen is None else (seen,),
-            formula=FORMULA,
         )
 
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from kdsl_fuse.kernels.gemm_sm90_config import Sm90Config
     from kdsl_fuse.kernels.gemm_sm90_plan import Sm90Plan
 
-FORMULA = "a @ b.T"
-FORMULA_OF_BATCH = 'np.einsum("mkl,nkl->mnl", a, b)'
 TMA_BYTES = 16  # that starts and strides are to be multiples of
 MOST_ACCUMULATORS = 96  # of a thread, beside which a tail has registers enough
 
@@ -61,11 +59,6 @@ class Gemm:
         """The layout in which a kernel sees the output, where it is no matrix of itself."""
         layout = self.fold(Strided.dense(self.output.shape))
         return () if self.output.rank == 2 or layout is None else (layout,)
-
-    @property
-    def formula(self) -> str:
-        """What the tail is applied to, in NumPy's words."""
-        return FORMULA_OF_BATCH if self.is_batch else FORMULA
 
     @property
     def dtype(self) -> DType:
@@ -115,7 +108,6 @@ class Sm80Family:
             extras=gemm.extras,
             outputs=(gemm.output,),
             seen=gemm.seen,
-            formula=gemm.formula,
             statics={"epilogue": gemm.tail, "config": config},
             summary=str(config),
         )
@@ -144,7 +136,6 @@ class Sm90Family:
             "extras": gemm.extras,
             "outputs": (gemm.output,),
             "seen": gemm.seen,
-            "formula": gemm.formula,
             "summary": str(plan),
             "cluster": plan.cluster,
             "overlap": True,

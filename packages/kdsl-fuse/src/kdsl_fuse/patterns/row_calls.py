@@ -77,18 +77,21 @@ class Parts:
         return found
 
 
-def parts_of(graph: Graph, match: Match) -> Parts:
-    """The match's nodes, told apart."""
+def parts_of(graph: Graph, match: Match, product: Node | None = None) -> Parts:
+    """The match's nodes, told apart; a `product` among them is the first input of the prologue."""
     anchor = match.anchor
     form = form_of(graph, anchor)
     assert form is not None, f"{anchor} was matched before"
-    before = _ancestors(graph, (form.x,), match.covered)
-    behind = [x for x in match.covered[1:] if x not in before]
+    inner = [x for x in match.covered if x is not product]
+    before = _ancestors(graph, (form.x,), inner)
+    behind = [x for x in inner[1:] if x not in before]
     prologue: ElementFunction | None = None
     inputs = [form.x]
     if before:
         needed = _ancestors(graph, before, (*match.recomputed, *before))
-        prologue, inputs = build(graph, needed, (form.x,), rounded=True)
+        first = {} if product is None else {product.name: 0}
+        prologue, inputs = build(graph, needed, (form.x,), first, rounded=True)
+        inputs = [*([] if product is None else [product]), *inputs]
     given = {anchor.name: 0} if form.reduces else {anchor.name: 0, form.x.name: 1}
     results = match.stores[-1:] if form.reduces else match.stores
     tail: ElementFunction | None = None

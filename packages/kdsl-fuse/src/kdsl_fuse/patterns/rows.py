@@ -28,6 +28,7 @@ class Rows:
     """
 
     name = "rows"
+    generic = True  # plans tell why a product does not compute its own rows
     anchors: tuple[str, ...] = (*POWERS, *NORMS, LOSS, *REDUCTIONS)
     examples: tuple[Example, ...] = (
         Example("a softmax", lambda kf, x: kf.softmax(x), (_MATRIX,)),
@@ -68,11 +69,12 @@ class Rows:
         form = form_of(graph, anchor)
         if form is None or (anchor.op.name in REDUCTIONS and form.x.rank - 1 not in form.axes):
             return []
-        refusal = _refusal(graph, anchor, form)
+        refusal = refusal_of(graph, anchor, form)
         if refusal is not None:
             return refusal
-        before = _prologue(facts, anchor, form)
-        growth = grow_tail(facts, [anchor], _admit(graph, form, anchor.shape), lambda node: None)
+        before = prologue_of(facts, anchor, form)
+        admit = tail_guard(graph, form, anchor.shape)
+        growth = grow_tail(facts, [anchor], admit, lambda node: None)
         found = []
         for size in growth.cuts[: -1 - MOST_TAILS : -1]:
             tail = growth.members[1:size]
@@ -110,7 +112,8 @@ def _with_sum(s: Node, norm: Callable[[Node], Node]) -> tuple[Node, Node]:
     return norm(s), s
 
 
-def _refusal(graph: Graph, anchor: Node, form: RowForm) -> Reason | None:
+def refusal_of(graph: Graph, anchor: Node, form: RowForm) -> Reason | None:
+    """Why no kernel computes the operator on rows."""
     kinds = (boolean,) if anchor.op.name in REDUCTIONS else ()
     if form.x.dtype in kinds:
         return Reason("KF-DTYPE", f"truth values have no {anchor.op.name}: cast {form.x}")
@@ -133,7 +136,7 @@ def _rows(graph: Graph, form: RowForm, operand: Node, reader: Node) -> Reason | 
     )
 
 
-def _admit(graph: Graph, form: RowForm, shape: tuple[int, ...]) -> Guard:
+def tail_guard(graph: Graph, form: RowForm, shape: tuple[int, ...]) -> Guard:
     """What refuses nodes before or behind the operator, which compute a value of a shape."""
 
     def guard(node: Node) -> Reason | None:
@@ -152,9 +155,9 @@ def _admit(graph: Graph, form: RowForm, shape: tuple[int, ...]) -> Guard:
     return guard
 
 
-def _prologue(facts: Facts, anchor: Node, form: RowForm) -> list[Node]:
+def prologue_of(facts: Facts, anchor: Node, form: RowForm) -> list[Node]:
     """Pointwise nodes that lead to x alone, x first, each before those that feed it."""
-    graph, admit = facts.graph, _admit(facts.graph, form, form.x.shape)
+    graph, admit = facts.graph, tail_guard(facts.graph, form, form.x.shape)
     found: list[Node] = []
     names = {anchor.name}
     waiting = {form.x.name: form.x}

@@ -10,6 +10,7 @@ from kdsl_fuse.rewrites.dead_nodes import take_instead
 from kdsl_fuse.strided import broadcasts
 
 _SUNK = ("Transpose", "Reshape")
+_ROW_WISE = frozenset({"LayerNormalization", "LogSoftmax", "RMSNormalization", "Softmax"})
 _REDUCTIONS = frozenset(op.name for op in REDUCTIONS)
 
 
@@ -23,6 +24,8 @@ def sink_views(graph: Graph) -> None:
             _sink_transposes(graph, node)
         elif node.op.name in _REDUCTIONS:
             _sink_reduced(graph, node)
+        elif node.op.name in _ROW_WISE:
+            _sink_behind_rows(graph, node)
         inner: Node | None = node
         while inner is not None and is_pointwise(inner):  # of several views, one after the other
             inner = _sink(graph, inner)
@@ -68,6 +71,19 @@ def _sink_reduced(graph: Graph, node: Node) -> None:
         kept = [axis for axis in range(x.rank) if axis not in own]
         order = tuple(kept.index(perm[axis]) for axis in range(x.rank) if axis not in axes)
     take_instead(graph, node, graph.add("Transpose", reduced, perm=order, loc=node.loc))
+
+
+def _sink_behind_rows(graph: Graph, node: Node) -> None:
+    """What is done with rows of values whose other axes are reshaped is reshaped instead."""
+    x, *parameters = graph.operands(node)
+    if not _is_sunk(graph, x) or x.op.name != "Reshape" or node.op["axis"] != x.rank - 1:
+        return
+    (source,) = graph.operands(x)
+    if source.shape[-1:] != x.shape[-1:]:
+        return
+    attrs = dict(node.op.attrs) | {"axis": source.rank - 1}
+    inner = graph.add(node.op.name, source, *parameters, loc=node.loc, **attrs)
+    take_instead(graph, node, graph.add("Reshape", inner, shape=x.shape, loc=x.loc))
 
 
 def _is_sunk(graph: Graph, node: Node) -> bool:
