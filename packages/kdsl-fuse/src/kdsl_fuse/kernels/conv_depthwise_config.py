@@ -160,6 +160,12 @@ class DepthwiseConfig:
         strides = (half, row, self.channels, (1, panel), half, 2 * half, 2 * half * self.buffers)
         return kd.ComposedLayout(self.swizzle, 0, kd.Layout(shape, strides))
 
+    def strip(self, half: Any) -> tuple[Any, Any, Any]:
+        """Image, row and column of a strip's first result in the tile."""
+        _, blocks, strips = self.tile
+        rows = half // strips % blocks * self.rows
+        return half // (blocks * strips), rows, half % strips * STRIP
+
     def place(self, group: Any, panel: int) -> tuple[Any, Any]:
         """Where the channels of a warp begin: in a pixel of its slab, and where that begins."""
         if self.slabs == 1:

@@ -206,12 +206,6 @@ class Worker:
         inner, slab = c.place(self.group, c.panels[0])
         return c.swizzle(column * c.channels + inner) + slab
 
-    def place(self, half: Any) -> tuple[Any, Any, Any]:
-        """Image, row and column of a strip's first result in the tile."""
-        c = self.block.config
-        _, blocks, strips = c.tile
-        return half // (blocks * strips), half // strips % blocks * c.rows, half % strips * STRIP
-
     def first_unit(self, turn: Any) -> Any:
         """The team's first pair of strips of a tile; teams take turns over all tiles."""
         c = self.block.config
@@ -255,7 +249,7 @@ class Worker:
         c = self.block.config
         images, rows, columns, _ = c.input_tile
         half = kd.minimum(2 * unit + self.lane // 8 % 2, c.halves - 1)
-        image, row, column = self.place(half)
+        image, row, column = c.strip(half)
         first = ((stage * c.slabs * images + image) * rows + row * c.stride[0]) * columns
         first = (first + column * c.stride[1]) * c.channels
         self.sums.fill(0.0)
@@ -310,7 +304,8 @@ class Worker:
     def places(self, turn: Any, unit: Any) -> list[tuple[Any, ...]]:
         """Image, row and column of the first results of both strips."""
         origin = self.block.origin(turn)
-        halves = [self.place(kd.as_scalar(2 * unit + half)) for half in range(2)]
+        strip = self.block.config.strip
+        halves = [strip(kd.as_scalar(2 * unit + half)) for half in range(2)]
         return [tuple(a + b for a, b in zip(origin, at, strict=True)) for at in halves]
 
     def fetch(self, turn: Any, unit: Any) -> dict[int, Any]:

@@ -1,0 +1,173 @@
+"""Depthwise results straight into fragments: operand A of the pointwise product, in registers.
+
+A warp has two strips of eight pixels, several rows high. `ldmatrix` brings eight pixels of eight
+channels as they lie, for each column of taps from another start. Two of these fragments, of any two
+taps, are multiplied with two diagonal matrices of weights by tensor cores. What accumulates lies as
+operand A of the next product wants it, once the function between them is applied.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import kdsl_core as kd
+from kdsl_fuse.kernels.conv_depthwise_config import STRIP
+from kdsl_fuse.kernels.conv_depthwise_sm90 import flat
+from kdsl_fuse.kernels.conv_separable_config import EIGHT, WORD_RUN
+
+
+class ChannelNumbers:
+    """What belongs to the input's channels, in shared memory while the block lives.
+
+    Weights lie as half a word each, the one where their channel has its place in a pair: lanes read
+    them as they belong into a diagonal matrix. Extras keep their type.
+    """
+
+    def __init__(self, config: Any, taps: kd.Tensor, extras: Any, first: Any) -> None:
+        self.config, self.source, self.first = config, taps, first
+        self.given = list(extras)
+        count = config.own_channels
+        self.words = kd.smem(taps.dtype, kd.Layout((2 * config.words, count)), name="weights")
+        self.extras = [kd.smem(x.dtype, count, name="numbers") for x in self.given]
+
+    @kd.func
+    def read(self):
+        """Read all of them. Threads: the block, which meets behind it."""
+        c = self.config
+        count = c.own_channels
+        for i in kd.range(kd.thread_rank(), count * c.words, c.threads):
+            own, tap = i // c.words, i % c.words
+            there = kd.as_scalar(self.first + own < c.channels) & (tap < c.window.taps)
+            weight = self.source.load((self.first + own, tap), there)
+            zero = kd.as_scalar(0.0).to(weight.dtype)
+            pair = [kd.where(own % 2 == e, weight, zero) for e in range(2)]
+            self.words.store_vector((2 * tap, own), pair)
+        for own in kd.range(kd.thread_rank(), count, c.threads):
+            there = kd.as_scalar(self.first + own < c.channels)
+            for target, source in zip(self.extras, self.given, strict=True):
+                target.store(own, source.load((0, 0, 0, self.first + own), there))
+
+
+class DepthwiseRows:
+    """A warp's depthwise results, of sixteen channels at a time.
+
+    Threads: a converged warp, number `warp` among those that share the tile's pixels.
+    """
+
+    def __init__(
+        self, config: Any, images: kd.Tensor, numbers: ChannelNumbers, before: Any, warp: Any
+    ) -> None:
+        c = self.config = config.window
+        self.channels, self.whole = config.channels, config.channels % c.channels == 0
+        self.numbers, self.before, self.warp = numbers, before, warp
+        self.source, self.lane = flat(images), kd.lane_idx()
+        dtype = images.dtype
+        self.one, self.two = (
+            kd.tiled_mma(kd.atoms.find(arch="sm_80", a=dtype.name, acc="f32", k=k)) for k in (8, 16)
+        )
+        self.rows = (c.rows - 1) * c.stride[0] + c.kernel[0]
+        self.pairs = kd.rmem(dtype, kd.Layout((8, c.kernel[1] // 2, self.rows)), name="pairs")
+        self.last = kd.rmem(dtype, kd.Layout((4, self.rows)), name="last")
+        self.diagonals = kd.rmem(dtype, kd.Layout((2, config.words)), name="diagonals")
+        self.sums = kd.rmem(kd.f32, kd.Layout((4, c.rows, 2)), name="sums")
+        self.diagonal = kd.as_scalar(self.lane // 8 == self.lane % 4)  # where a matrix has weights
+        self.first = self._first()
+        columns = range(0, c.kernel[1] - 1, 2)
+        self.starts = [self._start(s + self.lane // 16) for s in columns]
+        below = self.lane // 16 * (c.input_tile[2] * c.channels)
+        self.start_of_last = below + self._start(c.kernel[1] - 1)
+
+    def _first(self) -> Any:
+        """Where the window of the lane's strip begins in a stage."""
+        c = self.config
+        half = kd.minimum(2 * self.warp + self.lane // 8 % 2, c.halves - 1)
+        image, row, column = c.strip(half)
+        _, rows, columns, _ = c.input_tile
+        return ((image * rows + row * c.stride[0]) * columns + column * c.stride[1]) * c.channels
+
+    def _start(self, shift: Any) -> Any:
+        """Where the lane's pixel lies in a row, for a column of taps: its first eight channels."""
+        c = self.config
+        return c.swizzle((self.lane % STRIP * c.stride[1] + shift) * c.channels)
+
+    def compute(self, stage: Any, first: Any, step: int) -> None:
+        """The results of a stage's channels 16 · step …; `first` is that of the stage."""
+        for run in range(2):
+            eight = 2 * step + run
+            self._read_weights(first - self.numbers.first + eight * EIGHT)
+            self._load(stage, eight)
+            self._multiply(run)
+            self._apply(first + eight * EIGHT, run)
+
+    def _read_weights(self, own: Any) -> None:
+        """Diagonal matrices of the weights of the block's channels `own` …"""
+        for word in range(0, self.diagonals.shape[1], WORD_RUN):
+            place = self.numbers.words.layout((2 * word, own + self.lane // 4))
+            source = self.numbers.words.with_layout(kd.Layout(2 * WORD_RUN), place)
+            target = self.diagonals.with_layout(kd.Layout(2 * WORD_RUN), 2 * word)
+            kd.copy(source, target, pred=self.diagonal)
+
+    def _load(self, stage: Any, eight: int) -> None:
+        """The pixels of all rows for all columns of taps, of one group of eight channels."""
+        c = self.config
+        pitch, inner = c.input_tile[2] * c.channels, eight * EIGHT
+        first = stage * c.panels[0] + self.first
+        for y in range(self.rows):
+            for pair, start in enumerate(self.starts):
+                at = first + (start ^ inner) + y * pitch
+                self._bring(at, self.pairs, 8 * (y * len(self.starts) + pair), 4)
+        if c.kernel[1] % 2:
+            for y in range(0, self.rows, 2):
+                at = first + (self.start_of_last ^ inner) + y * pitch
+                self._bring(at, self.last, 4 * y, 4 if y + 1 < self.rows else 2)
+
+    def _bring(self, at: Any, target: kd.Tensor, element: int, matrices: int) -> None:
+        """Load so many matrices to a place in registers."""
+        source = self.source.with_layout(kd.Layout(8), at)
+        held = target.with_layout(kd.Layout(2 * matrices), element)
+        kd.copy(source, held, atom=kd.atoms.ldmatrix(matrices))
+
+    def _multiply(self, run: int) -> None:
+        """Sum the taps of all results, two at a time."""
+        c = self.config
+        (height, width), pairs = c.kernel, len(self.starts)
+        self.sums[None, None, run].fill(0.0)
+        for r in range(height):
+            for pair in range(pairs):
+                for o in range(c.rows):
+                    at = 8 * ((o * c.stride[0] + r) * pairs + pair)
+                    self._add(self.pairs, at, 2 * (r * width + 2 * pair), 2, o, run)
+        for r in range(0, height if width % 2 else 0, 2):
+            for o in range(c.rows):
+                tap = 2 * (r * width + width - 1)
+                self._add(
+                    self.last, 4 * (o * c.stride[0] + r), tap, min(2, height - r), o, run, width
+                )
+
+    def _add(
+        self, held: kd.Tensor, at: int, tap: int, taps: int, o: int, run: int, apart: int = 1
+    ) -> None:
+        """Add one tap or two of a row of results; the second is `apart` from the first."""
+        a = held.with_layout(kd.Layout((4 * taps, 1)), at)
+        b = self.diagonals.with_layout(kd.Layout(((2, taps), 1), ((1, 2 * apart), 0)), tap)
+        acc = self.sums.with_layout(kd.Layout((4, 1, 1)), 4 * (o + run * self.config.rows))
+        kd.gemm(self.two if taps == 2 else self.one, a, b, acc)
+
+    def _apply(self, channel: Any, run: int) -> None:
+        """The function between the convolutions, on results of eight channels."""
+        channel = channel + 2 * (self.lane % 4)
+        own = [x.load_vector(channel - self.numbers.first, 2) for x in self.numbers.extras]
+        for o in range(self.config.rows):
+            for i in range(4):
+                value = self.before(self.sums[i, o, run], *(x[i % 2] for x in own))
+                if not self.whole:  # a weight of zero does not undo what is no number
+                    value = kd.where(channel + i % 2 < self.channels, value, 0.0)
+                self.sums[i, o, run] = kd.as_scalar(value)
+
+    def put(self, fragments: list[kd.Tensor]) -> None:
+        """Round what was computed to operand A of each row. Nothing may read that at the time."""
+        for o, fragment in enumerate(fragments):
+            for run in range(2):
+                kd.convert_fragment(
+                    self.sums[None, o, run], fragment.with_layout(kd.Layout(4), 4 * run)
+                )

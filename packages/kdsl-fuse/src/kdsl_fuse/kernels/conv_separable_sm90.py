@@ -1,0 +1,198 @@
+"""A depthwise convolution and the pointwise one behind it in one kernel on Hopper (sm_90a).
+
+A persistent grid: in each block one thread copies tiles of the input with their halo, some channels
+at a time, and as many channels of the pointwise filters into a ring of shared-memory stages (TMA).
+Each warp computes depthwise results of its pixels by tensor cores (`conv_separable_rows`), straight
+into the registers from which its warp group multiplies them by the filters (`wgmma`). What is
+between the convolutions never leaves the registers. Results go through shared memory to TMA.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import kdsl_core as kd
+from kdsl_fuse.kernels.conv_separable_config import DEPTH, WARPS
+from kdsl_fuse.kernels.conv_separable_results import Results, SharedSums
+from kdsl_fuse.kernels.conv_separable_rows import ChannelNumbers, DepthwiseRows
+from kdsl_fuse.kernels.gemm_sm90_config import GROUP
+
+
+def conv_separable_sm90(
+    X: kd.Tensor["f16|bf16", "n h w c"],
+    D: kd.Tensor["=X", "c t"],
+    F: kd.Tensor["=X", "k c"],
+    Y: kd.Tensor["=X", "n p q k"],
+    *extras: kd.Tensor,
+    epilogue: kd.Static,
+    config: kd.Static,
+):
+    """Y = behind(Σ F · before(depthwise convolution of X by D, first extras…), other extras…).
+
+    `epilogue` has both functions (`Tails`). D has the taps of each channel, by rows. The first
+    extras have strides of 0 but for their channels, which are X's; the others are like Y, perhaps
+    broadcast by strides of 0.
+    """
+    block = Block(config, X, F, Y)
+    warp = kd.warp_uniform(kd.warp_idx())
+    numbers = ChannelNumbers(config, D, extras[: epilogue.first], block.first_channel)
+    worker = Worker(block, numbers, epilogue, extras[epilogue.first :], warp)
+    if kd.thread_rank() == 0:
+        block.prefetch()
+        block.ring.init()
+        worker.init()
+        kd.fence_mbarrier_init()
+    kd.wait_for_dependencies()
+    kd.launch_dependents()
+    numbers.read()
+    if config.peers > 1:
+        kd.cluster_sync()
+    else:
+        kd.sync_threads()
+    if warp == config.consumers * WARPS:
+        fill_ring(block)
+    else:
+        compute(worker)
+    if config.peers > 1:
+        kd.cluster_sync()  # nobody may still read the sums of a block that has ended
+
+
+KERNELS = {
+    n: kd.kernel(name=f"conv_separable_sm90_{n}", min_blocks_per_sm=n)(conv_separable_sm90)
+    for n in (1, 2, 3, 4)
+}
+"""How many blocks of the kernel are to fit a multiprocessor ↦ the kernel."""
+globals().update({kernel.signature.name: kernel for kernel in KERNELS.values()})  # for manifests
+
+
+class Block:
+    """What a block loads, and which tiles it computes."""
+
+    def __init__(self, config: Any, X: Any, F: Any, Y: Any) -> None:
+        self.config, self.y, window = config, Y, config.window
+        self.images = kd.smem(X.dtype, window.input_layout(), name="images")
+        self.load = kd.tma_load(X, self.images[..., 0], window.input_tile)
+        tile = config.filters, window.channels
+        self.filters = kd.collective.TmaOperand(F, tile, window.stages, name="filters")
+        self.ring = kd.collective.TmaPipeline(
+            window.stages, self.load.bytes + self.filters.bytes, WARPS * config.groups
+        )
+        self.counts = [
+            kd.ceil_div(size, extent)
+            for size, extent in zip(Y.shape[:3], window.output_tile[:3], strict=True)
+        ]
+        self.work = kd.collective.TileScheduler(
+            (self.counts[0] * self.counts[1] * self.counts[2], kd.ceil_div(Y.shape[3], tile[0])),
+            -(-config.channels // window.channels),
+            peers=config.peers,
+        )
+
+    @property
+    def first_channel(self) -> Any:
+        """The first of the channels that the block takes of every tile."""
+        return self.work.at(self.work.first).k_begin * self.config.window.channels
+
+    def prefetch(self) -> None:
+        """Bring tensor maps to the TMA unit's cache. Threads: one."""
+        self.load.prefetch()
+        self.filters.prefetch()
+
+    def origin(self, tile: Any) -> tuple[Any, Any, Any]:
+        """Image, row and column of a tile's first result."""
+        images, rows, columns, _ = self.config.window.output_tile
+        column, rest = tile.m % self.counts[2], tile.m // self.counts[2]
+        row, image = rest % self.counts[1], rest // self.counts[1]
+        return image * images, row * rows, column * columns
+
+
+@kd.func
+def fill_ring(block):
+    """One thread copies input and filters of all tiles to the ring, some channels at a time."""
+    c, work, ring = block.config.window, block.work, block.ring.writer()
+    if kd.elect_one():
+        for item in kd.range(work.first, work.total, work.step):
+            tile = work.at(item)
+            image, row, column = block.origin(tile)
+            top, left = row * c.stride[0] - c.padding[0], column * c.stride[1] - c.padding[1]
+            for k in kd.range(tile.k_begin, tile.k_end):
+                stage, full = ring.acquire()
+                block.load(block.images[..., stage], (image, top, left, k * c.channels), full)
+                block.filters.load(stage, tile.n, k, 0, full)
+                ring.advance()
+        ring.drain()
+
+
+class Worker:
+    """A warp that computes: its place among the others, and all that it holds."""
+
+    def __init__(self, block: Block, numbers: Any, epilogue: Any, extras: Any, warp: Any) -> None:
+        c, self.block = block.config, block
+        self.part = kd.warp_uniform(warp // (WARPS * c.groups)) if c.parts > 1 else 0
+        unit = warp % (WARPS * c.groups)
+        self.lane = kd.lane_idx()
+        self.rows = DepthwiseRows(c, block.images, numbers, epilogue.before, unit)
+        self.results = Results(c, block.y, epilogue.behind, extras, warp, unit)
+        thread = kd.thread_rank() % GROUP
+        self.shared = None
+        if c.shares > 1:
+            self.shared = SharedSums(c, unit // WARPS, self.part, thread)
+        dtype = block.images.dtype
+        self.mma = kd.tiled_mma(kd.atoms.wgmma(c.filters, dtype, a_from="registers"), warps=(1, 1))
+        view = self.mma.get_slice(thread)
+        tiles = [block.filters.shared.tile((c.filters, DEPTH), (0, k)) for k in range(c.steps)]
+        self.filters = [view.partition_B(tile) for tile in tiles]
+        rows = range(c.window.rows)
+        self.fragments = [self.mma.make_fragment_A((64, DEPTH)) for _ in rows]
+        self.sums = [self.mma.make_fragment_C((64, c.filters)) for _ in rows]
+
+    def init(self) -> None:
+        """Initialise the cluster's barriers. Threads: one."""
+        if self.shared is not None:
+            self.shared.init()
+
+    def multiply(self, stage: Any, first: Any) -> None:
+        """Add the products of a stage, whose channels begin with `first`."""
+        for step, filters in enumerate(self.filters):
+            self.rows.compute(stage, first, step)
+            kd.wgmma_wait(0)  # the fragments are free
+            self.rows.put(self.fragments)
+            kd.wgmma_fence()
+            for fragment, sums in zip(self.fragments, self.sums, strict=True):
+                kd.gemm(self.mma, fragment, filters[..., stage], sums)
+            kd.wgmma_commit()
+        kd.wgmma_wait(0)
+
+    def write(self, tile: Any) -> None:
+        """Write the results of a tile, or this warp's share of them."""
+        c = self.block.config
+        column, sums = tile.n * c.filters, [held[None, 0, 0] for held in self.sums]
+        if self.shared is not None:
+            column = column + self.shared.share * c.width
+            sums = self.shared.add(self.sums)
+        self.results.write(sums, self.block.origin(tile), column)
+
+
+@kd.func
+def compute(worker):
+    """Each part's warp groups multiply their share of every tile's channels, and write results."""
+    block, c = worker.block, worker.block.config
+    work, read = block.work, block.ring.reader()
+    if c.parts > 1:
+        read.skip(worker.part)
+    before = kd.as_scalar(0)  # stages of all tiles so far
+    for item in kd.range(work.first, work.total, work.step):
+        tile = work.at(item)
+        for sums in worker.sums:
+            sums.fill(0.0)
+        first = tile.k_begin
+        if c.parts > 1:
+            first = first + (worker.part + c.parts - before % c.parts) % c.parts
+        for k in kd.range(first, tile.k_end, c.parts):
+            worker.multiply(read.wait(), k * c.window.channels)
+            kd.sync_warp()
+            read.release(worker.lane)
+            if c.parts > 1:
+                read.skip(c.parts - 1)
+        before = before + tile.k_tiles
+        worker.write(tile)
+    worker.results.finish()
