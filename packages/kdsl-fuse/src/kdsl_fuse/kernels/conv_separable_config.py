@@ -93,8 +93,8 @@ class SeparableConfig:
 
     @property
     def threads(self) -> int:
-        """Threads of a block: those that compute, and a warp that loads."""
-        return GROUP * self.consumers + WARP
+        """Threads of a block."""
+        return GROUP * self.consumers
 
     @property
     def steps(self) -> int:

@@ -15,6 +15,9 @@ from kdsl_fuse.kernels.conv_depthwise_config import STRIP
 from kdsl_fuse.kernels.conv_depthwise_sm90 import flat
 from kdsl_fuse.kernels.conv_separable_config import EIGHT, WORD_RUN
 
+RUN = 8  # neighbouring weights that a thread reads at a time
+BATCH = 4  # such reads that are under way together
+
 
 class ChannelNumbers:
     """What belongs to the input's channels, in shared memory while the block lives.
@@ -33,19 +36,47 @@ class ChannelNumbers:
     @kd.func
     def read(self):
         """Read all of them. Threads: the block, which meets behind it."""
-        c = self.config
-        count = c.own_channels
-        for i in kd.range(kd.thread_rank(), count * c.words, c.threads):
-            own, tap = i // c.words, i % c.words
-            there = kd.as_scalar(self.first + own < c.channels) & (tap < c.window.taps)
-            weight = self.source.load((self.first + own, tap), there)
-            zero = kd.as_scalar(0.0).to(weight.dtype)
-            pair = [kd.where(own % 2 == e, weight, zero) for e in range(2)]
-            self.words.store_vector((2 * tap, own), pair)
-        for own in kd.range(kd.thread_rank(), count, c.threads):
+        c, thread = self.config, kd.thread_rank()
+        vectors = c.own_channels * c.window.taps // RUN
+        turns = range(0, vectors, c.threads)
+        for start in range(0, len(turns), BATCH):
+            runs = [thread + turn for turn in turns[start : start + BATCH]]
+            found = [self._run(run, vectors) for run in runs]
+            for run, weights in zip(runs, found, strict=True):
+                if run < vectors:
+                    self._spread(run * RUN, weights)
+        self._fill_up()
+        for own in kd.range(thread, c.own_channels, c.threads):
             there = kd.as_scalar(self.first + own < c.channels)
             for target, source in zip(self.extras, self.given, strict=True):
                 target.store(own, source.load((0, 0, 0, self.first + own), there))
+
+    def _run(self, run: Any, count: int) -> list[Any]:
+        """Eight neighbouring weights, zeros behind the last channel."""
+        c, taps = self.config, self.config.window.taps
+        first = self.first * taps
+        weights = self.source.with_layout(kd.Layout(c.channels * taps), 0)
+        place = (first + run * RUN).assume_divisible(RUN)
+        inside = (run < count) & (place < c.channels * taps)
+        return list(weights.load_vector((place,), RUN, inside))
+
+    def _spread(self, first: Any, weights: list[Any]) -> None:
+        """Store weights number `first` …, each in its half of a word."""
+        taps = self.config.window.taps
+        zero = kd.as_scalar(0.0).to(self.words.dtype)
+        for i, weight in enumerate(weights):
+            own, tap = (first + i) // taps, (first + i) % taps
+            pair = [kd.where(own % 2 == e, weight, zero) for e in range(2)]
+            self.words.store_vector((2 * tap, own), pair)
+
+    @kd.func
+    def _fill_up(self):
+        """Store zeros to the words behind each channel's last weight."""
+        c = self.config
+        zero = kd.as_scalar(0.0).to(self.words.dtype)
+        for own in kd.range(kd.thread_rank(), c.own_channels, c.threads):
+            for tap in range(c.window.taps, c.words):
+                self.words.store_vector((2 * tap, own), [zero] * 2)
 
 
 class DepthwiseRows:

@@ -1,14 +1,15 @@
 """A depthwise convolution and the pointwise one behind it in one kernel on Hopper (sm_90a).
 
-A persistent grid: in each block one thread copies tiles of the input with their halo, some channels
-at a time, and as many channels of the pointwise filters into a ring of shared-memory stages (TMA).
-Each warp computes depthwise results of its pixels by tensor cores (`conv_separable_rows`), straight
+A persistent grid: tiles of the input with their halo, some channels at a time, and as many channels
+of the pointwise filters come to a ring of shared-memory stages (TMA; the last warp that has read a
+stage brings what takes its place). Each warp computes depthwise results of its pixels by tensor cores (`conv_separable_rows`), straight
 into the registers from which its warp group multiplies them by the filters (`wgmma`). What is
 between the convolutions never leaves the registers. Results go through shared memory to TMA.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import kdsl_core as kd
@@ -16,6 +17,7 @@ from kdsl_fuse.kernels.conv_separable_config import DEPTH, WARPS
 from kdsl_fuse.kernels.conv_separable_results import Results, SharedSums
 from kdsl_fuse.kernels.conv_separable_rows import ChannelNumbers, DepthwiseRows
 from kdsl_fuse.kernels.gemm_sm90_config import GROUP
+from kdsl_fuse.kernels.refilled_ring import RefilledRing, release
 
 
 def conv_separable_sm90(
@@ -35,7 +37,7 @@ def conv_separable_sm90(
     """
     block = Block(config, X, F, Y)
     warp = kd.warp_uniform(kd.warp_idx())
-    numbers = ChannelNumbers(config, D, extras[: epilogue.first], block.first_channel)
+    numbers = ChannelNumbers(config, D, extras[: epilogue.first], block.first_stage * config.window.channels)
     worker = Worker(block, numbers, epilogue, extras[epilogue.first :], warp)
     if kd.thread_rank() == 0:
         block.prefetch()
@@ -44,15 +46,15 @@ def conv_separable_sm90(
         kd.fence_mbarrier_init()
     kd.wait_for_dependencies()
     kd.launch_dependents()
-    numbers.read()
     if config.peers > 1:
         kd.cluster_sync()
     else:
         kd.sync_threads()
-    if warp == config.consumers * WARPS:
-        fill_ring(block)
-    else:
-        compute(worker)
+    if warp == 0:
+        begin(block)
+    numbers.read()
+    kd.sync_threads()
+    compute(worker)
     if config.peers > 1:
         kd.cluster_sync()  # nobody may still read the sums of a block that has ended
 
@@ -74,9 +76,7 @@ class Block:
         self.load = kd.tma_load(X, self.images[..., 0], window.input_tile)
         tile = config.filters, window.channels
         self.filters = kd.collective.TmaOperand(F, tile, window.stages, name="filters")
-        self.ring = kd.collective.TmaPipeline(
-            window.stages, self.load.bytes + self.filters.bytes, WARPS * config.groups
-        )
+        self.ring = RefilledRing(window.stages, WARPS * config.groups)
         self.counts = [
             kd.ceil_div(size, extent)
             for size, extent in zip(Y.shape[:3], window.output_tile[:3], strict=True)
@@ -87,10 +87,8 @@ class Block:
             peers=config.peers,
         )
 
-    @property
-    def first_channel(self) -> Any:
-        """The first of the channels that the block takes of every tile."""
-        return self.work.at(self.work.first).k_begin * self.config.window.channels
+        tile = self.work.at(self.work.first)
+        self.first_stage, self.stages = tile.k_begin, tile.k_tiles  # of each tile, of channels
 
     def prefetch(self) -> None:
         """Bring tensor maps to the TMA unit's cache. Threads: one."""
@@ -106,20 +104,31 @@ class Block:
 
 
 @kd.func
-def fill_ring(block):
-    """One thread copies input and filters of all tiles to the ring, some channels at a time."""
-    c, work, ring = block.config.window, block.work, block.ring.writer()
+def begin(block):
+    """One thread brings the first stages."""
     if kd.elect_one():
-        for item in kd.range(work.first, work.total, work.step):
-            tile = work.at(item)
-            image, row, column = block.origin(tile)
-            top, left = row * c.stride[0] - c.padding[0], column * c.stride[1] - c.padding[1]
-            for k in kd.range(tile.k_begin, tile.k_end):
-                stage, full = ring.acquire()
-                block.load(block.images[..., stage], (image, top, left, k * c.channels), full)
-                block.filters.load(stage, tile.n, k, 0, full)
-                ring.advance()
-        ring.drain()
+        for turn in range(block.config.window.stages):
+            bring(block, kd.as_scalar(turn))
+
+
+@kd.func
+def bring(block, turn):
+    """Start copying a turn's channels, of input and filters, to its stage, if there is such a turn.
+
+    Turns go through the channels of one tile after the other.
+    """
+    c, work = block.config.window, block.work
+    item = work.first + turn // block.stages * work.step
+    if item < work.total:
+        tile, k = work.at(item), block.first_stage + turn % block.stages
+        image, row, column = block.origin(tile)
+        stage, full = block.ring.expect(turn, block.load.bytes + block.filters.bytes)
+        place = (
+            image, row * c.stride[0] - c.padding[0], column * c.stride[1] - c.padding[1],
+            k * c.channels,
+        )  # fmt: skip
+        block.load(block.images[..., stage], place, full)
+        block.filters.load(stage, tile.n, k, 0, full)
 
 
 class Worker:
@@ -150,6 +159,11 @@ class Worker:
         if self.shared is not None:
             self.shared.init()
 
+    def first_stage(self, turn: Any) -> Any:
+        """The part's first stage of a tile whose first turn is `turn`; parts take turns."""
+        parts = self.block.config.parts
+        return (self.part + parts - turn % parts) % parts if parts > 1 else 0
+
     def multiply(self, stage: Any, first: Any) -> None:
         """Add the products of a stage, whose channels begin with `first`."""
         for step, filters in enumerate(self.filters):
@@ -176,23 +190,16 @@ class Worker:
 def compute(worker):
     """Each part's warp groups multiply their share of every tile's channels, and write results."""
     block, c = worker.block, worker.block.config
-    work, read = block.work, block.ring.reader()
-    if c.parts > 1:
-        read.skip(worker.part)
-    before = kd.as_scalar(0)  # stages of all tiles so far
+    work, turn = block.work, kd.as_scalar(0)  # the first turn of the tile
     for item in kd.range(work.first, work.total, work.step):
-        tile = work.at(item)
         for sums in worker.sums:
             sums.fill(0.0)
-        first = tile.k_begin
-        if c.parts > 1:
-            first = first + (worker.part + c.parts - before % c.parts) % c.parts
-        for k in kd.range(first, tile.k_end, c.parts):
-            worker.multiply(read.wait(), k * c.window.channels)
+        for k in kd.range(worker.first_stage(turn), block.stages, c.parts):
+            stage = block.ring.wait(turn + k)
+            worker.multiply(stage, (block.first_stage + k) * c.window.channels)
             kd.sync_warp()
-            read.release(worker.lane)
-            if c.parts > 1:
-                read.skip(c.parts - 1)
-        before = before + tile.k_tiles
-        worker.write(tile)
+            if worker.lane == 0:
+                release(block.ring, turn + k, partial(bring, block))
+        turn = turn + block.stages
+        worker.write(work.at(item))
     worker.results.finish()

@@ -1,0 +1,117 @@
+"""Separable convolutions in one kernel, ready to launch: sizes checked, configuration and grid."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import kdsl_core as kd
+from kdsl_core.dtypes import DType
+from kdsl_core.ir.target import target_of
+from kdsl_core.lang.arguments import facts_of
+from kdsl_fuse import arrays
+from kdsl_fuse.kernels import conv_depthwise_plan as depthwise
+from kdsl_fuse.kernels import conv_separable_space as space
+from kdsl_fuse.kernels.conv_separable_config import EIGHT, SeparableConfig, Tails
+from kdsl_fuse.kernels.conv_separable_sm90 import KERNELS
+from kdsl_fuse.kernels.conv_separable_space import Choice, SeparableProblem
+from kdsl_fuse.kernels.conv_views import filter_matrix
+from kdsl_fuse.kernels.gemm_sm90 import identity
+from kdsl_fuse.kernels.gemm_sm90_plan import MULTIPROCESSORS
+
+COLUMNS = (2, 5)  # taps of a row, fewest and most
+TAPS = 25
+
+
+@dataclass(frozen=True)
+class SeparablePlan:
+    """One way to compute a separable convolution in one launch on Hopper."""
+
+    problem: SeparableProblem
+    choice: Choice
+    multiprocessors: int = MULTIPROCESSORS
+
+    def __str__(self) -> str:
+        c = self.config
+        w = c.window
+        tile = "x".join(map(str, (*w.tile, w.channels, c.filters)))
+        words = [tile, f"r{w.rows}", f"g{c.groups}", f"p{c.parts}", f"s{w.stages}"]
+        return " ".join([*words, f"b{self.choice.blocks_per_sm}", *[f"c{c.peers}"] * (c.peers > 1)])
+
+    @property
+    def config(self) -> SeparableConfig:
+        """How blocks compute."""
+        return self.choice.config
+
+    @property
+    def grid(self) -> int:
+        """Blocks: as many as run at a time, or one for each tile; whole clusters."""
+        pixels, parts = space.counts(self.problem, self.config)
+        room = self.multiprocessors * self.choice.blocks_per_sm // self.config.peers
+        return min(pixels * parts, room) * self.config.peers
+
+    @property
+    def cluster(self) -> tuple[int, int, int] | None:
+        """Blocks that share channels."""
+        return (self.config.peers, 1, 1) if self.config.peers > 1 else None
+
+    @cached_property
+    def launch(self) -> Any:
+        """The kernel with grid, block and cluster, waiting for arguments."""
+        kernel = KERNELS[self.choice.blocks_per_sm]
+        return kernel.configure(
+            grid=self.grid, block=self.config.threads, cluster=self.cluster, overlap=True
+        )
+
+    def run(self, x: Any, w: Any, pointwise: Any, out: Any, *extras: Any, epilogue: Tails) -> None:
+        """out = epilogue of both convolutions, on the arrays' current stream.
+
+        Filters are contiguous. Extras have four modes, perhaps by strides of 0: the first ones
+        those of the depthwise result, the others those of out.
+        """
+        taps = depthwise.reshaped(w, (self.problem.depthwise.channels, self.config.window.taps))
+        filters = filter_matrix(pointwise)
+        self.launch(x, taps, filters, out, *extras, epilogue=epilogue, config=self.config)
+
+
+def refusal(
+    problem: SeparableProblem, dtype: DType, target: str = "sm_90a", extras: int = 0
+) -> str | None:
+    """Why the two convolutions cannot share a kernel, None where they can."""
+    p = problem.depthwise
+    if target_of(target).number < depthwise.HOPPER or not target.endswith("a"):
+        return f"it multiplies by wgmma, which {target} does not have"
+    if dtype.bits != 16:
+        return f"it takes f16 and bf16, not {dtype}"
+    if p.filters != p.channels:
+        return f"it has one filter for each channel, not {p.filters} for {p.channels}"
+    if p.channels % EIGHT or problem.filters % EIGHT:
+        return (
+            f"it takes channels and filters by {EIGHT}, which {p.channels} and {problem.filters} "
+            "are not"
+        )
+    narrow = COLUMNS[0] <= p.kernel[1] <= COLUMNS[1] and p.kernel[0] * p.kernel[1] <= TAPS
+    steps = all(step <= taps for step, taps in zip(p.stride, p.kernel, strict=True))
+    if not narrow or not steps or p.dilation != (1, 1):
+        return (
+            f"its windows have up to {TAPS} taps, {COLUMNS[0]} to {COLUMNS[1]} in a row, without "
+            f"gaps between or within them, not {p.kernel} with stride {p.stride} and dilation "
+            f"{p.dilation}"
+        )
+    if not space.candidates(problem, extras):
+        return "no tile of it fits shared memory and registers"
+    return None
+
+
+@lru_cache(maxsize=1024)
+def choose(
+    problem: SeparableProblem, extras: int = 0, multiprocessors: int = MULTIPROCESSORS
+) -> SeparablePlan:
+    """The plan for these sizes, and `extras` numbers for each input channel.
+
+    `refusal` has no reason against them.
+    """
+    choice = space.candidates(problem, extras, multiprocessors)[0]
+    return SeparablePlan(problem, choice, multiprocessors)

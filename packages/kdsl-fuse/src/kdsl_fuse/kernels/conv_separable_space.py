@@ -1,0 +1,206 @@
+"""Which configurations of the fused separable convolution have room, and which come first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import product
+
+from kdsl_fuse.kernels.conv_depthwise_config import STRIP, DepthwiseConfig
+from kdsl_fuse.kernels.conv_depthwise_space import (
+    MOST_EXTENT,
+    MOST_REGISTERS,
+    REGISTERS,
+    SHARED_BYTES,
+    reads,
+)
+from kdsl_fuse.kernels.conv_problem import ConvProblem
+from kdsl_fuse.kernels.conv_separable_config import (
+    EIGHT,
+    GROUP_STRIPS,
+    MOST_SUMS,
+    SeparableConfig,
+)
+from kdsl_fuse.kernels.gemm_sm90_config import WIDEST
+from kdsl_fuse.kernels.gemm_sm90_plan import MULTIPROCESSORS
+
+MOST_THREADS = 1024
+MOST_STAGES, FEWEST_BYTES = 8, 32 << 10  # of a ring; bytes under way that hide memory's latency
+WASTE = 1.34  # most channels or strips that are computed, over those that there are
+SPARE = 24  # registers beside those that are counted
+# Elements and bytes that a multiprocessor takes in a cycle, as an H200 was measured to.
+DEPTHWISE, PRODUCTS, LOADED, STORED = 14.0, 1700.0, 40.0, 20.0
+MEMORY = 2200.0  # bytes that all of them read or write in a cycle
+CYCLES_PER_US = 1700.0
+START, TURN = 5000.0, 700.0  # cycles of a launch, and of a tile's way through an empty ring
+BUSY_WARPS = 6.0  # with so many, a multiprocessor computes half as fast as it can
+
+
+@dataclass(frozen=True)
+class SeparableProblem:
+    """A depthwise convolution, and `filters` pointwise ones of its results."""
+
+    depthwise: ConvProblem
+    filters: int
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions of both."""
+        p = self.depthwise
+        return p.flops + 2 * p.batch * math.prod(p.output) * p.channels * self.filters
+
+    def moved_bytes(self, element_bytes: int) -> int:
+        """Bytes of the input, the weights and the result, each counted once."""
+        p = self.depthwise
+        pixels = p.batch * math.prod(p.output)
+        image = p.batch * p.height * p.width * p.channels
+        weights = p.channels * (math.prod(p.kernel) + self.filters)
+        return element_bytes * (image + weights + pixels * self.filters)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A configuration, and how many blocks of it a multiprocessor has."""
+
+    config: SeparableConfig
+    blocks_per_sm: int
+
+
+def counts(problem: SeparableProblem, config: SeparableConfig) -> tuple[int, int]:
+    """Tiles of pixels, and of filters."""
+    p, extents = problem.depthwise, config.window.output_tile
+    sizes = zip((p.batch, *p.output), extents[:3], strict=True)
+    return math.prod(-(-size // n) for size, n in sizes), -(-problem.filters // config.filters)
+
+
+def cycles(problem: SeparableProblem, choice: Choice, multiprocessors: int) -> float:
+    """About how many cycles a launch takes."""
+    config, p = choice.config, problem.depthwise
+    w = config.window
+    pixels, parts = counts(problem, config)
+    room = multiprocessors * choice.blocks_per_sm // config.peers
+    turns = -(-pixels * parts // room) * choice.blocks_per_sm
+    tile = GROUP_STRIPS * STRIP * w.rows * config.groups
+    elements = tile * config.own_channels
+    warps = GROUP_STRIPS // 2 * config.consumers * choice.blocks_per_sm
+    slower = 1 + BUSY_WARPS / warps
+    computed = elements * (1 / DEPTHWISE + config.filters / PRODUCTS) * slower
+    computed += tile * config.width / STORED
+    stages = config.own_channels // w.channels
+    loaded = 2 * stages * (math.prod(w.input_tile) + config.filters * w.channels) / LOADED
+    latency = TURN / choice.blocks_per_sm
+    memory = (problem.moved_bytes(2) + 2 * _halo(problem, w)) / MEMORY
+    return START + max(turns * (max(computed, loaded) + latency), memory)
+
+
+def _halo(problem: SeparableProblem, window: DepthwiseConfig) -> float:
+    """Elements read again by neighbouring tiles that the L2 cache does not have, about."""
+    p = problem.depthwise
+    return 0.1 * (reads(p, window) - 1) * p.batch * p.height * p.width * p.channels
+
+
+@lru_cache(maxsize=256)
+def candidates(
+    problem: SeparableProblem, extras: int = 0, multiprocessors: int = MULTIPROCESSORS
+) -> tuple[Choice, ...]:
+    """Choices that have room, the fastest first; `extras` numbers belong to each input channel."""
+    found = dict.fromkeys(_all(problem, extras))
+    return tuple(sorted(found, key=lambda choice: cycles(problem, choice, multiprocessors)))
+
+
+def _all(problem: SeparableProblem, extras: int) -> Iterator[Choice]:
+    options = product(
+        _channels(problem.depthwise.channels), (1, 2, 4), (1, 2, 3), (1, 2, 3, 4), (1, 2, 4),
+        (1, 2),
+    )  # fmt: skip
+    for channels, rows, groups, parts, peers, blocks in options:
+        filters = filters_of(problem.filters, rows, parts * peers)
+        if filters is None or rows > problem.depthwise.output[0]:
+            continue
+        for tile in _tiles(problem.depthwise, rows, groups):
+            found = _fitted(problem, channels, rows, tile, (filters, groups, parts, peers), blocks, extras)
+            if found is not None:
+                yield found
+
+
+def _channels(count: int) -> list[int]:
+    """Channels of a stage that waste little."""
+    good = [n for n in (64, 32) if -(-count // n) * n <= WASTE * count]
+    return good if good and count > 16 else [16]
+
+
+def filters_of(count: int, rows: int, shares: int) -> int | None:
+    """Filters of a tile: all, or even parts of them; None where a thread has no room for so many.
+
+    A whole number of eights for each of the shares.
+    """
+    unit = EIGHT * shares
+    most = min(WIDEST, 2 * MOST_SUMS // rows) // unit * unit
+    if most == 0:
+        return None
+    parts = -(-count // most)
+    filters = -(-count // (parts * unit)) * unit
+    return filters if filters * parts <= WASTE * count or filters == unit else None
+
+
+def _tiles(p: ConvProblem, rows: int, groups: int) -> Iterator[tuple[int, int, int]]:
+    """Tiles (images, blocks of rows, strips) that leave few strips idle."""
+    room, across, down = GROUP_STRIPS * groups, -(-p.output[1] // STRIP), -(-p.output[0] // rows)
+    for strips in sorted({-(-across // n) for n in range(1, across + 1)}):
+        if strips > room:
+            continue
+        most = min(room // strips, down)
+        for blocks in {-(-down // -(-down // n)) for n in range(1, most + 1)}:
+            whole = blocks == down and strips == across
+            images = min(room // (strips * blocks), p.batch) if whole else 1
+            if room <= WASTE * images * blocks * strips:
+                yield images, blocks, strips
+
+
+def _fitted(
+    problem: SeparableProblem,
+    channels: int,
+    rows: int,
+    tile: tuple[int, int, int],
+    shape: tuple[int, int, int, int],
+    blocks: int,
+    extras: int,
+) -> Choice | None:
+    """The configuration with as many stages as fit; None where there is no room for it."""
+    p, (filters, groups, parts, peers) = problem.depthwise, shape
+    window = DepthwiseConfig(
+        p.kernel, p.stride, p.padding, p.dilation, channels, rows, tile, stages=parts,
+        products=p.kernel[1] + p.kernel[1] % 2,
+    )  # fmt: skip
+    config = SeparableConfig(window, p.channels, filters, groups, parts, peers)
+    turns = -(-p.channels // channels)
+    if turns < parts * peers or config.threads > MOST_THREADS:
+        return None
+    if max(window.input_tile[:3]) > MOST_EXTENT or registers(config) > allowed(config, blocks):
+        return None
+    budget, found = SHARED_BYTES // blocks - 1024, None
+    for stages in range(parts, MOST_STAGES + 1, parts):
+        more = replace(config, window=replace(window, stages=stages))
+        if more.shared_bytes(extras) > budget:
+            break
+        found = more
+    if found is None or found.window.stages < 2:
+        return None
+    ring = 2 * math.prod(window.input_tile) * found.window.stages * blocks
+    return Choice(found, blocks) if ring >= FEWEST_BYTES else None
+
+
+def registers(config: SeparableConfig) -> int:
+    """About how many registers a thread needs."""
+    w = config.window
+    rows = (w.rows - 1) * w.stride[0] + w.kernel[0]
+    pixels = rows * 2 * w.kernel[1]
+    return config.sums + 4 * w.rows + 8 * w.rows + pixels + config.words + SPARE
+
+
+def allowed(config: SeparableConfig, blocks: int) -> int:
+    """How many registers a thread may have, with whole warp groups over the quarters of an SM."""
+    each = REGISTERS // (config.threads * blocks)
+    return min(each // 8 * 8, MOST_REGISTERS)
