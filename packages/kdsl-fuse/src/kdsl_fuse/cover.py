@@ -75,7 +75,8 @@ def _cover(facts: Facts, options: Options, patterns: Sequence[Pattern]) -> Cover
     apart = {
         match.anchor.name: reasons[match.anchor.name]
         for match in chosen.values()
-        if getattr(match.pattern, "generic", False) and match.anchor.name in reasons
+        if match.anchor.name in reasons
+        and (getattr(match.pattern, "generic", False) or reasons[match.anchor.name].code == "KF-COST")
     }
     _tell(anchors, chosen, reasons)
     return Cover(chosen, reasons, apart)

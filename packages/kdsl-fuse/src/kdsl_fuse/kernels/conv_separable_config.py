@@ -39,12 +39,14 @@ class SeparableConfig:
     `window` says how the depthwise part goes over the input: a stage of the ring has a tile of it
     with `window.channels` channels, and `filters` filters of as many. `groups` warp groups share a
     tile's strips; `parts` such sets of them in a block, and `peers` blocks of a cluster, share its
-    `channels`: their sums are added up in the end.
+    `channels`: their sums are added up in the end. `tiles` are those of an image, along height and
+    width, and of all filters: divisions by numbers that are known are short.
     """
 
     window: DepthwiseConfig
     channels: int
     filters: int
+    tiles: tuple[int, int, int]
     groups: int = 1
     parts: int = 1
     peers: int = 1
@@ -126,6 +128,10 @@ class SeparableConfig:
         bits = {16: 1, 32: 2, 64: 3}.get(self.chunk)
         return None if bits is None else kd.Swizzle(bits, 3, 3)
 
+    def unit(self, warp: Any) -> Any:
+        """A warp's number among those that share the tile's pixels."""
+        return warp % (WARPS * self.groups) if self.parts > 1 else warp
+
     def output_layout(self) -> Any:
         """Results on their way out: (image, row, column, channel, chunk, half, warp)."""
         rows, chunks = self.window.rows, self.width // self.chunk
@@ -144,13 +150,17 @@ class SeparableConfig:
         )
 
     @property
+    def stages(self) -> int:
+        """Stages of the ring that a block needs for the channels of a tile."""
+        return -(-self.channels // (self.window.channels * self.peers))
+
+    @property
     def own_channels(self) -> int:
         """Channels that a block takes, rounded up to whole stages."""
-        stages = -(-self.channels // self.window.channels)
-        return -(-stages // self.peers) * self.window.channels
+        return self.stages * self.window.channels
 
     def shared_bytes(self, extras: int = 0) -> int:
-        """Shared memory of a block, with `extras` numbers for each input channel.
+        """Shared memory of a block, with `extras` numbers for each input channel and filter.
 
         Extras count as f32; barriers and gaps are included.
         """
@@ -159,4 +169,5 @@ class SeparableConfig:
         results = w.rows * 2 * STRIP * self.width * WARPS * self.consumers
         slab = 4 * GROUP * self.sums * self.consumers if self.shares > 1 else 0
         numbers = 4 * (self.words + extras) * self.own_channels
+        numbers += 4 * extras * self.filters * self.tiles[2]
         return 2 * (stage * w.stages + results) + slab + numbers + 4096

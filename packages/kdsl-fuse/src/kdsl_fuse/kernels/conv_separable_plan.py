@@ -14,12 +14,14 @@ from kdsl_core.lang.arguments import facts_of
 from kdsl_fuse import arrays
 from kdsl_fuse.kernels import conv_depthwise_plan as depthwise
 from kdsl_fuse.kernels import conv_separable_space as space
+from kdsl_fuse.kernels.conv_problem import ConvProblem
 from kdsl_fuse.kernels.conv_separable_config import EIGHT, SeparableConfig, Tails
 from kdsl_fuse.kernels.conv_separable_sm90 import KERNELS
 from kdsl_fuse.kernels.conv_separable_space import Choice, SeparableProblem
-from kdsl_fuse.kernels.conv_views import filter_matrix
+from kdsl_fuse.kernels.conv_views import filter_matrix, rows_of
 from kdsl_fuse.kernels.gemm_sm90 import identity
 from kdsl_fuse.kernels.gemm_sm90_plan import MULTIPROCESSORS
+from kdsl_fuse.strided import Strided
 
 COLUMNS = (2, 5)  # taps of a row, fewest and most
 TAPS = 25
@@ -48,9 +50,8 @@ class SeparablePlan:
     @property
     def grid(self) -> int:
         """Blocks: as many as run at a time, or one for each tile; whole clusters."""
-        pixels, parts = space.counts(self.problem, self.config)
         room = self.multiprocessors * self.choice.blocks_per_sm // self.config.peers
-        return min(pixels * parts, room) * self.config.peers
+        return min(space.count(self.problem, self.config), room) * self.config.peers
 
     @property
     def cluster(self) -> tuple[int, int, int] | None:
@@ -105,6 +106,17 @@ def refusal(
     return None
 
 
+def lie_well(x: Any, w: Any, pointwise: Any) -> bool:
+    """Whether TMA can walk over images and pointwise filters, and depthwise ones are dense."""
+    facts = facts_of(pointwise, "pointwise")
+    filters = rows_of(Strided(tuple(facts.shape), tuple(facts.strides)))
+    if filters is None:
+        return False
+    starts = facts.pointer, filters.strides[0] * facts.dtype.bytes
+    whole = not any(start % depthwise.ADDRESSABLE for start in starts)
+    return whole and depthwise.access_width(x, w, x, ()) is None
+
+
 @lru_cache(maxsize=1024)
 def choose(
     problem: SeparableProblem, extras: int = 0, multiprocessors: int = MULTIPROCESSORS
@@ -115,3 +127,67 @@ def choose(
     """
     choice = space.candidates(problem, extras, multiprocessors)[0]
     return SeparablePlan(problem, choice, multiprocessors)
+
+
+def conv_separable(
+    x: Any,
+    w: Any,
+    pointwise: Any,
+    bias: Any = None,
+    pointwise_bias: Any = None,
+    out: Any = None,
+    *,
+    stride: int | tuple[int, int] = 1,
+    padding: int | tuple[int, int] = 0,
+    between: Callable[..., Any] = identity,
+    extras: Sequence[Any] = (),
+    epilogue: Callable[..., Any] = identity,
+) -> Any:
+    """epilogue(Σ pointwise · between(depthwise + bias) + pointwise_bias, extras…); returns `out`.
+
+    Both sums are f32; what is between them is rounded to the images' type once, as if it were
+    stored. A result of the depthwise convolution that is no finite number makes NaN of all filters'
+    results of its pixel, and of its neighbours' in a window.
+
+    Shapes: x (batch, height, width, channels), w (channels, R, S, 1), pointwise (filters, 1, 1,
+    channels), biases (channels) and (filters), out (batch, rows, columns, filters); extras are
+    broadcast to out. f16 or bf16, on Hopper.
+    Memory: `out` is new where none is given. Starts and strides are multiples of 16 bytes.
+    Raises: ArgumentError K932 where `refusal` has a reason, K977 and K978 as `conv_depthwise`.
+    """
+    first = depthwise.problem_of(x, w, *(depthwise.pair(n) for n in (stride, padding, 1)))
+    problem = SeparableProblem(first, _filters_of(first, pointwise))
+    dtype, rows = facts_of(x, "x").dtype, (first.batch, *first.output)
+    out = depthwise.result(out, (*rows, problem.filters), x)
+    gpu = arrays.gpu_of(x)
+    numbers = [depthwise.broadcast(b, (*rows, first.channels)) for b in (bias,) if b is not None]
+    reason = refusal(problem, dtype, "sm_90a" if gpu is None else gpu.target, len(numbers))
+    if reason is None and not (lie_well(x, w, pointwise) and lie_well(out, w, pointwise)):
+        reason = "its arrays start at multiples of 16 bytes and have such strides"
+    if reason is not None:
+        raise kd.ArgumentError(
+            f"two convolutions do not share a kernel: {reason}",
+            code="K932",
+            fix="call conv_depthwise, and conv2d_sm90 on its result",
+        )
+    behind = epilogue if pointwise_bias is None else depthwise.Biased(epilogue)
+    given = [*([] if pointwise_bias is None else [pointwise_bias]), *extras]
+    seen = [depthwise.broadcast(extra, (*rows, problem.filters)) for extra in given]
+    before = between if bias is None else depthwise.Biased(between)
+    plan = choose(problem, len(numbers))
+    epilogues = Tails(before, len(numbers), behind)
+    plan.run(x, w, pointwise, out, *numbers, *seen, epilogue=epilogues)
+    return out
+
+
+def _filters_of(problem: ConvProblem, pointwise: Any) -> int:
+    """How many pointwise filters there are, once they fit the depthwise result."""
+    shape = tuple(facts_of(pointwise, "pointwise").shape)
+    if len(shape) != 4 or shape[1:] != (1, 1, problem.filters):
+        raise kd.ArgumentError(
+            f"pointwise filters are (filters, 1, 1, channels) for {problem.filters} channels, got "
+            f"{shape}",
+            code="K977",
+            fix="give them the channels of the depthwise result",
+        )
+    return shape[0]

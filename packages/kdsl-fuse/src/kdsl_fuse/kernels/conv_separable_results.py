@@ -9,6 +9,7 @@ from kdsl_core.collective.slab_store import Meeting
 from kdsl_fuse.kernels.conv_depthwise_config import STRIP
 from kdsl_fuse.kernels.conv_depthwise_sm90 import flat
 from kdsl_fuse.kernels.conv_separable_config import DEPTH, EIGHT
+from kdsl_fuse.kernels.conv_separable_rows import Numbers
 from kdsl_fuse.kernels.gemm_sm90_config import GROUP
 from kdsl_fuse.kernels.vectors import neighbours
 
@@ -76,17 +77,22 @@ class SharedSums:
 class Results:
     """Writes a warp's two strips: function(sums, extras…), through shared memory, by TMA.
 
-    Shapes: extras are like the output Y (n, p, q, k), broadcast by strides of 0.
-    Threads: a converged warp, number `warp` of the block, `unit` among those of its part.
+    Shapes: extras are like the output Y (n, p, q, k), broadcast by strides of 0; those that are the
+    same for all pixels wait in shared memory.
+    Threads: a converged warp, number `warp` of the block.
     Memory: a buffer for each warp, which is written again when its stores have read it.
     """
 
     def __init__(
-        self, config: Any, y: kd.Tensor, function: Any, extras: Any, warp: Any, unit: Any
+        self, config: Any, y: kd.Tensor, function: Any, extras: Any, warp: Any
     ) -> None:
         c = self.config = config
-        self.y, self.function, self.extras = y, function, list(extras)
-        self.warp, self.unit, self.lane = warp, unit, kd.lane_idx()
+        self.y, self.function = y, function
+        self.extras = {i: x for i, x in enumerate(extras) if not same_everywhere(x)}
+        self.fixed = {i: x for i, x in enumerate(extras) if same_everywhere(x)}
+        filters = config.filters * config.tiles[2]
+        self.numbers = Numbers(self.fixed.values(), 0, filters, "numbers of filters")
+        self.warp, self.unit, self.lane = warp, config.unit(warp), kd.lane_idx()
         self.stage = kd.smem(y.dtype, c.output_layout(), name="results")
         self.buffer = flat(self.stage)
         box = (1, c.window.rows, STRIP, c.chunk)
@@ -116,10 +122,11 @@ class Results:
         kd.sync_warp()
         upcoming = self._fetch(places, column, 0, 0)
         for first in range(0, c.width, DEPTH):
+            fixed = [self._fixed(column + eight) for eight in self._eights(first)]
             for o in range(c.window.rows):
                 fetched = upcoming
                 upcoming = self._fetch(places, column, *self._following(first, o))
-                self._keep(sums[o], fetched, first, o)
+                self._keep(sums[o], fixed, fetched, first, o)
         kd.fence_proxy_async()
         kd.sync_warp()
         if self.lane == 0:
@@ -130,32 +137,41 @@ class Results:
         """What comes behind row o of columns `first` …"""
         return (first, o + 1) if o + 1 < self.config.window.rows else (first + DEPTH, 0)
 
-    def _fetch(self, places: Any, column: Any, first: int, o: int) -> list[Any]:
-        """The extras at the lane's results in up to sixteen columns of a row, in register order.
+    def _eights(self, first: int) -> range:
+        """Where each eight of up to sixteen columns begins."""
+        return range(first, min(first + DEPTH, self.config.width), EIGHT)
+
+    def _fixed(self, column: Any) -> dict[int, list[Any]]:
+        """The lane's two numbers of eight columns, of the extras that are the same everywhere."""
+        found = self.numbers.at(column + 2 * (self.lane % 4))
+        return dict(zip(self.fixed, found, strict=True))
+
+    def _fetch(self, places: Any, column: Any, first: int, o: int) -> list[dict[int, list[Any]]]:
+        """The other extras at the lane's pixels, of each eight of up to sixteen columns of a row.
 
         To be called some time before they are used, as memory takes its time.
         """
-        found = []
-        for eight in range(first, min(first + DEPTH, self.config.width), EIGHT):
-            for place in places:
-                parts = [self._extra(x, place, o, column + eight) for x in self.extras]
-                found += [[part[e] for part in parts] for e in range(2)]
-        return found
+        return [
+            {i: self._extra(x, place, o, column + eight) for i, x in self.extras.items()}
+            for eight in self._eights(first)
+            for place in places
+        ]
 
     def _extra(self, extra: Any, at: Any, o: int, column: Any) -> list[Any]:
         """The lane's two columns of an extra at a pixel."""
         place = at[0], at[1] + o, at[2] + self.lane // 4, column + 2 * (self.lane % 4)
         inside = kd.as_scalar(place[3] < self.y.shape[3])
         for mode in range(3):
-            if not (isinstance(extra.stride[mode], int) and extra.stride[mode] == 0):
-                inside = inside & (place[mode] < self.y.shape[mode])
+            inside = inside & (place[mode] < self.y.shape[mode])
         return neighbours(extra, place, 3, 2, inside)
 
-    def _keep(self, sums: kd.Tensor, fetched: list[Any], first: int, o: int) -> None:
+    def _keep(self, sums: kd.Tensor, fixed: Any, fetched: Any, first: int, o: int) -> None:
         """Compute up to sixteen columns of a row, and store them to the warp's buffer."""
-        count = len(fetched)
+        count = 2 * len(fetched)
         results, rounded = kd.rmem(kd.f32, count), kd.rmem(self.y.dtype, count)
-        for i, operands in enumerate(fetched):
+        for i in range(count):
+            own = fixed[i // 4] | fetched[i // 2]
+            operands = [own[number][i % 2] for number in sorted(own)]
             results[i] = kd.as_scalar(self.function(sums[first // 2 + i], *operands))
         kd.convert_fragment(results, rounded)
         place = self._start(first) + o * STRIP * self.config.chunk
@@ -181,3 +197,8 @@ class Results:
 def finish(results):
     if results.lane == 0:
         kd.tma_store_wait(0)
+
+
+def same_everywhere(extra: kd.Tensor) -> bool:
+    """Whether an extra has the same numbers for all pixels."""
+    return all(isinstance(step, int) and step == 0 for step in extra.stride[:3])

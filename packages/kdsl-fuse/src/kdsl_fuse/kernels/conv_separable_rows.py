@@ -19,19 +19,42 @@ RUN = 8  # neighbouring weights that a thread reads at a time
 BATCH = 4  # such reads that are under way together
 
 
-class ChannelNumbers:
-    """What belongs to the input's channels, in shared memory while the block lives.
+class Numbers:
+    """Numbers of the `count` channels from `first` on, in shared memory while the block lives.
 
-    Weights lie as half a word each, the one where their channel has its place in a pair: lanes read
-    them as they belong into a diagonal matrix. Extras keep their type.
+    Shapes: each of `given` has four modes, the last one channels, the others of stride 0.
     """
 
-    def __init__(self, config: Any, taps: kd.Tensor, extras: Any, first: Any) -> None:
+    def __init__(self, given: Any, first: Any, count: int, name: str) -> None:
+        self.given, self.first, self.count = list(given), first, count
+        self.held = [kd.smem(x.dtype, count, name=name) for x in self.given]
+
+    def read(self, threads: int) -> None:
+        """Read all of them. Threads: the block, which meets behind it."""
+        for start in range(0, self.count, threads):
+            own = kd.thread_rank() + start
+            for target, source in zip(self.held, self.given, strict=True):
+                there = kd.as_scalar(self.first + own < source.shape[3])
+                value = source.load((0, 0, 0, self.first + own), there)
+                target.store(own, value, own < self.count)
+
+    def at(self, channel: Any) -> list[list[Any]]:
+        """Of each the numbers of a channel and the next one."""
+        return [x.load_vector(channel - self.first, 2) for x in self.held]
+
+
+class Weights:
+    """Depthwise weights of the block's channels, in shared memory while it lives.
+
+    They lie as half a word each, the one where their channel has its place in a pair: lanes read
+    them as they belong into a diagonal matrix.
+    """
+
+    def __init__(self, config: Any, taps: kd.Tensor, first: Any) -> None:
         self.config, self.source, self.first = config, taps, first
-        self.given = list(extras)
-        count = config.own_channels
-        self.words = kd.smem(taps.dtype, kd.Layout((2 * config.words, count)), name="weights")
-        self.extras = [kd.smem(x.dtype, count, name="numbers") for x in self.given]
+        self.words = kd.smem(
+            taps.dtype, kd.Layout((2 * config.words, config.own_channels)), name="weights"
+        )
 
     @kd.func
     def read(self):
@@ -46,10 +69,6 @@ class ChannelNumbers:
                 if run < vectors:
                     self._spread(run * RUN, weights)
         self._fill_up()
-        for own in kd.range(thread, c.own_channels, c.threads):
-            there = kd.as_scalar(self.first + own < c.channels)
-            for target, source in zip(self.extras, self.given, strict=True):
-                target.store(own, source.load((0, 0, 0, self.first + own), there))
 
     def _run(self, run: Any, count: int) -> list[Any]:
         """Eight neighbouring weights, zeros behind the last channel."""
@@ -82,15 +101,18 @@ class ChannelNumbers:
 class DepthwiseRows:
     """A warp's depthwise results, of sixteen channels at a time.
 
-    Threads: a converged warp, number `warp` among those that share the tile's pixels.
+    Threads: a converged warp, number `warp` of the block.
     """
 
     def __init__(
-        self, config: Any, images: kd.Tensor, numbers: ChannelNumbers, before: Any, warp: Any
-    ) -> None:
+        self, config: Any, images: kd.Tensor, weights: Weights, numbers: Numbers, before: Any,
+        warp: Any,
+    ) -> None:  # fmt: skip
         c = self.config = config.window
-        self.channels, self.whole = config.channels, config.channels % c.channels == 0
-        self.numbers, self.before, self.warp = numbers, before, warp
+        self.channels, self.steps = config.channels, config.steps
+        self.whole = config.own_channels * config.peers == config.channels
+        self.weights, self.numbers, self.before = weights, numbers, before
+        self.warp = config.unit(warp)
         self.source, self.lane = flat(images), kd.lane_idx()
         dtype = images.dtype
         self.one, self.two = (
@@ -121,20 +143,33 @@ class DepthwiseRows:
         c = self.config
         return c.swizzle((self.lane % STRIP * c.stride[1] + shift) * c.channels)
 
+    def begin(self, stage: Any, first: Any) -> None:
+        """Bring what the first channels of a stage need; `first` is the first of them."""
+        self._bring_eight(stage, first, 0)
+
     def compute(self, stage: Any, first: Any, step: int) -> None:
-        """The results of a stage's channels 16 · step …; `first` is that of the stage."""
+        """The results of a stage's channels 16 · step …; `first` is that of the stage.
+
+        What comes next is on its way while these are being finished.
+        """
+        eights = 2 * self.steps
         for run in range(2):
-            eight = 2 * step + run
-            self._read_weights(first - self.numbers.first + eight * EIGHT)
-            self._load(stage, eight)
             self._multiply(run)
-            self._apply(first + eight * EIGHT, run)
+            if (following := 2 * step + run + 1) < eights:
+                self._bring_eight(stage, first, following)
+        for run in range(2):
+            self._apply(first + (2 * step + run) * EIGHT, run)
+
+    def _bring_eight(self, stage: Any, first: Any, eight: int) -> None:
+        """Weights and pixels of the stage's channels 8 · eight …"""
+        self._read_weights(first - self.weights.first + eight * EIGHT)
+        self._load(stage, eight)
 
     def _read_weights(self, own: Any) -> None:
         """Diagonal matrices of the weights of the block's channels `own` …"""
         for word in range(0, self.diagonals.shape[1], WORD_RUN):
-            place = self.numbers.words.layout((2 * word, own + self.lane // 4))
-            source = self.numbers.words.with_layout(kd.Layout(2 * WORD_RUN), place)
+            place = self.weights.words.layout((2 * word, own + self.lane // 4))
+            source = self.weights.words.with_layout(kd.Layout(2 * WORD_RUN), place)
             target = self.diagonals.with_layout(kd.Layout(2 * WORD_RUN), 2 * word)
             kd.copy(source, target, pred=self.diagonal)
 
@@ -187,7 +222,7 @@ class DepthwiseRows:
     def _apply(self, channel: Any, run: int) -> None:
         """The function between the convolutions, on results of eight channels."""
         channel = channel + 2 * (self.lane % 4)
-        own = [x.load_vector(channel - self.numbers.first, 2) for x in self.numbers.extras]
+        own = self.numbers.at(channel)
         for o in range(self.config.rows):
             for i in range(4):
                 value = self.before(self.sums[i, o, run], *(x[i % 2] for x in own))

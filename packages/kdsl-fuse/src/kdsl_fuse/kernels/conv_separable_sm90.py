@@ -9,13 +9,14 @@ between the convolutions never leaves the registers. Results go through shared m
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any
 
 import kdsl_core as kd
 from kdsl_fuse.kernels.conv_separable_config import DEPTH, WARPS
 from kdsl_fuse.kernels.conv_separable_results import Results, SharedSums
-from kdsl_fuse.kernels.conv_separable_rows import ChannelNumbers, DepthwiseRows
+from kdsl_fuse.kernels.conv_separable_rows import DepthwiseRows, Numbers, Weights
 from kdsl_fuse.kernels.gemm_sm90_config import GROUP
 from kdsl_fuse.kernels.refilled_ring import RefilledRing, release
 
@@ -37,8 +38,11 @@ def conv_separable_sm90(
     """
     block = Block(config, X, F, Y)
     warp = kd.warp_uniform(kd.warp_idx())
-    numbers = ChannelNumbers(config, D, extras[: epilogue.first], block.first_stage * config.window.channels)
-    worker = Worker(block, numbers, epilogue, extras[epilogue.first :], warp)
+    weights = Weights(config, D, block.first)
+    numbers = Numbers(extras[: epilogue.first], block.first, config.own_channels, "numbers")
+    rows = DepthwiseRows(config, block.images, weights, numbers, epilogue.before, warp)
+    results = Results(config, Y, epilogue.behind, extras[epilogue.first :], warp)
+    worker = Worker(block, rows, results, warp)
     if kd.thread_rank() == 0:
         block.prefetch()
         block.ring.init()
@@ -52,7 +56,9 @@ def conv_separable_sm90(
         kd.sync_threads()
     if warp == 0:
         begin(block)
-    numbers.read()
+    weights.read()
+    for some in (numbers, results.numbers):
+        some.read(config.threads)
     kd.sync_threads()
     compute(worker)
     if config.peers > 1:
@@ -77,30 +83,25 @@ class Block:
         tile = config.filters, window.channels
         self.filters = kd.collective.TmaOperand(F, tile, window.stages, name="filters")
         self.ring = RefilledRing(window.stages, WARPS * config.groups)
-        self.counts = [
-            kd.ceil_div(size, extent)
-            for size, extent in zip(Y.shape[:3], window.output_tile[:3], strict=True)
-        ]
-        self.work = kd.collective.TileScheduler(
-            (self.counts[0] * self.counts[1] * self.counts[2], kd.ceil_div(Y.shape[3], tile[0])),
-            -(-config.channels // window.channels),
-            peers=config.peers,
-        )
-
-        tile = self.work.at(self.work.first)
-        self.first_stage, self.stages = tile.k_begin, tile.k_tiles  # of each tile, of channels
+        images = kd.ceil_div(Y.shape[0], window.output_tile[0])
+        self.total = images * math.prod(config.tiles)
+        self.start = kd.block_idx()[0] // config.peers
+        self.step = kd.grid_dim()[0] // config.peers
+        self.first = kd.cluster_rank() * config.own_channels if config.peers > 1 else 0
 
     def prefetch(self) -> None:
         """Bring tensor maps to the TMA unit's cache. Threads: one."""
         self.load.prefetch()
         self.filters.prefetch()
 
-    def origin(self, tile: Any) -> tuple[Any, Any, Any]:
-        """Image, row and column of a tile's first result."""
+    def tile(self, item: Any) -> tuple[Any, tuple[Any, Any, Any]]:
+        """Which filters, and image, row and column of the first result: tiles of the same pixels
+        are neighbours."""
+        _, down, across, parts = (0, *self.config.tiles)
         images, rows, columns, _ = self.config.window.output_tile
-        column, rest = tile.m % self.counts[2], tile.m // self.counts[2]
-        row, image = rest % self.counts[1], rest // self.counts[1]
-        return image * images, row * rows, column * columns
+        rest, part = item // parts, item % parts
+        line, column = rest // across, rest % across
+        return part, (line // down * images, line % down * rows, column * columns)
 
 
 @kd.func
@@ -117,42 +118,38 @@ def bring(block, turn):
 
     Turns go through the channels of one tile after the other.
     """
-    c, work = block.config.window, block.work
-    item = work.first + turn // block.stages * work.step
-    if item < work.total:
-        tile, k = work.at(item), block.first_stage + turn % block.stages
-        image, row, column = block.origin(tile)
+    c, stages = block.config.window, block.config.stages
+    item = block.start + turn // stages * block.step
+    if item < block.total:
+        part, (image, row, column) = block.tile(item)
+        channel = block.first + turn % stages * c.channels
         stage, full = block.ring.expect(turn, block.load.bytes + block.filters.bytes)
         place = (
-            image, row * c.stride[0] - c.padding[0], column * c.stride[1] - c.padding[1],
-            k * c.channels,
+            image, row * c.stride[0] - c.padding[0], column * c.stride[1] - c.padding[1], channel
         )  # fmt: skip
         block.load(block.images[..., stage], place, full)
-        block.filters.load(stage, tile.n, k, 0, full)
+        block.filters.load(stage, part, channel // c.channels, 0, full)
 
 
 class Worker:
     """A warp that computes: its place among the others, and all that it holds."""
 
-    def __init__(self, block: Block, numbers: Any, epilogue: Any, extras: Any, warp: Any) -> None:
+    def __init__(self, block: Block, rows: DepthwiseRows, results: Results, warp: Any) -> None:
         c, self.block = block.config, block
-        self.part = kd.warp_uniform(warp // (WARPS * c.groups)) if c.parts > 1 else 0
-        unit = warp % (WARPS * c.groups)
-        self.lane = kd.lane_idx()
-        self.rows = DepthwiseRows(c, block.images, numbers, epilogue.before, unit)
-        self.results = Results(c, block.y, epilogue.behind, extras, warp, unit)
-        thread = kd.thread_rank() % GROUP
-        self.shared = None
+        self.rows, self.results, self.lane = rows, results, kd.lane_idx()
+        self.part, self.shared, thread = 0, None, kd.thread_rank() % GROUP
+        if c.parts > 1:
+            self.part = kd.warp_uniform(warp // (WARPS * c.groups))
         if c.shares > 1:
-            self.shared = SharedSums(c, unit // WARPS, self.part, thread)
+            self.shared = SharedSums(c, rows.warp // WARPS, self.part, thread)
         dtype = block.images.dtype
         self.mma = kd.tiled_mma(kd.atoms.wgmma(c.filters, dtype, a_from="registers"), warps=(1, 1))
         view = self.mma.get_slice(thread)
         tiles = [block.filters.shared.tile((c.filters, DEPTH), (0, k)) for k in range(c.steps)]
         self.filters = [view.partition_B(tile) for tile in tiles]
-        rows = range(c.window.rows)
-        self.fragments = [self.mma.make_fragment_A((64, DEPTH)) for _ in rows]
-        self.sums = [self.mma.make_fragment_C((64, c.filters)) for _ in rows]
+        each = range(c.window.rows)
+        self.fragments = [self.mma.make_fragment_A((64, DEPTH)) for _ in each]
+        self.sums = [self.mma.make_fragment_C((64, c.filters)) for _ in each]
 
     def init(self) -> None:
         """Initialise the cluster's barriers. Threads: one."""
@@ -166,6 +163,7 @@ class Worker:
 
     def multiply(self, stage: Any, first: Any) -> None:
         """Add the products of a stage, whose channels begin with `first`."""
+        self.rows.begin(stage, first)
         for step, filters in enumerate(self.filters):
             self.rows.compute(stage, first, step)
             kd.wgmma_wait(0)  # the fragments are free
@@ -176,30 +174,31 @@ class Worker:
             kd.wgmma_commit()
         kd.wgmma_wait(0)
 
-    def write(self, tile: Any) -> None:
+    def write(self, item: Any) -> None:
         """Write the results of a tile, or this warp's share of them."""
         c = self.block.config
-        column, sums = tile.n * c.filters, [held[None, 0, 0] for held in self.sums]
+        part, origin = self.block.tile(item)
+        column, sums = part * c.filters, [held[None, 0, 0] for held in self.sums]
         if self.shared is not None:
             column = column + self.shared.share * c.width
             sums = self.shared.add(self.sums)
-        self.results.write(sums, self.block.origin(tile), column)
+        self.results.write(sums, origin, column)
 
 
 @kd.func
 def compute(worker):
     """Each part's warp groups multiply their share of every tile's channels, and write results."""
     block, c = worker.block, worker.block.config
-    work, turn = block.work, kd.as_scalar(0)  # the first turn of the tile
-    for item in kd.range(work.first, work.total, work.step):
+    turn = kd.as_scalar(0)  # the first one of the tile
+    for item in kd.range(block.start, block.total, block.step):
         for sums in worker.sums:
             sums.fill(0.0)
-        for k in kd.range(worker.first_stage(turn), block.stages, c.parts):
+        for k in kd.range(worker.first_stage(turn), c.stages, c.parts):
             stage = block.ring.wait(turn + k)
-            worker.multiply(stage, (block.first_stage + k) * c.window.channels)
+            worker.multiply(stage, block.first + k * c.window.channels)
             kd.sync_warp()
             if worker.lane == 0:
                 release(block.ring, turn + k, partial(bring, block))
-        turn = turn + block.stages
-        worker.write(work.at(item))
+        turn = turn + c.stages
+        worker.write(item)
     worker.results.finish()

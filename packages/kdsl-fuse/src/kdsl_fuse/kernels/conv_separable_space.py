@@ -35,6 +35,8 @@ DEPTHWISE, PRODUCTS, LOADED, STORED = 14.0, 1700.0, 40.0, 20.0
 MEMORY = 2200.0  # bytes that all of them read or write in a cycle
 CYCLES_PER_US = 1700.0
 START, TURN = 5000.0, 700.0  # cycles of a launch, and of a tile's way through an empty ring
+# Two kernels: bytes, multiplications and additions in a µs, and what a launch takes besides.
+DEPTHWISE_BYTES_PER_US, BYTES_PER_US, PRODUCTS_PER_US, ALONE_US = 3.6e6, 4.0e6, 6e8, 1.5
 BUSY_WARPS = 6.0  # with so many, a multiprocessor computes half as fast as it can
 
 
@@ -68,31 +70,44 @@ class Choice:
     blocks_per_sm: int
 
 
-def counts(problem: SeparableProblem, config: SeparableConfig) -> tuple[int, int]:
-    """Tiles of pixels, and of filters."""
-    p, extents = problem.depthwise, config.window.output_tile
-    sizes = zip((p.batch, *p.output), extents[:3], strict=True)
-    return math.prod(-(-size // n) for size, n in sizes), -(-problem.filters // config.filters)
+def count(problem: SeparableProblem, config: SeparableConfig) -> int:
+    """Tiles of all images and filters."""
+    return -(-problem.depthwise.batch // config.window.tile[0]) * math.prod(config.tiles)
 
 
 def cycles(problem: SeparableProblem, choice: Choice, multiprocessors: int) -> float:
     """About how many cycles a launch takes."""
     config, p = choice.config, problem.depthwise
     w = config.window
-    pixels, parts = counts(problem, config)
     room = multiprocessors * choice.blocks_per_sm // config.peers
-    turns = -(-pixels * parts // room) * choice.blocks_per_sm
+    turns = -(-count(problem, config) // room) * choice.blocks_per_sm
     tile = GROUP_STRIPS * STRIP * w.rows * config.groups
     elements = tile * config.own_channels
     warps = GROUP_STRIPS // 2 * config.consumers * choice.blocks_per_sm
     slower = 1 + BUSY_WARPS / warps
     computed = elements * (1 / DEPTHWISE + config.filters / PRODUCTS) * slower
     computed += tile * config.width / STORED
-    stages = config.own_channels // w.channels
-    loaded = 2 * stages * (math.prod(w.input_tile) + config.filters * w.channels) / LOADED
+    loaded = 2 * config.stages * (math.prod(w.input_tile) + config.filters * w.channels) / LOADED
     latency = TURN / choice.blocks_per_sm
     memory = (problem.moved_bytes(2) + 2 * _halo(problem, w)) / MEMORY
     return START + max(turns * (max(computed, loaded) + latency), memory)
+
+
+def together_us(problem: SeparableProblem, multiprocessors: int = MULTIPROCESSORS) -> float:
+    """About how long the first choice takes."""
+    choice = candidates(problem, 0, multiprocessors)[0]
+    return cycles(problem, choice, multiprocessors) / CYCLES_PER_US
+
+
+def apart_us(problem: SeparableProblem, multiprocessors: int = MULTIPROCESSORS) -> float:
+    """About how long two kernels take, one behind the other."""
+    p, chip = problem.depthwise, multiprocessors / MULTIPROCESSORS
+    between = 2 * p.batch * math.prod(p.output) * p.channels
+    result = 2 * p.batch * math.prod(p.output) * problem.filters
+    products = (problem.flops - p.flops) / PRODUCTS_PER_US / chip
+    first = p.moved_bytes(2) / DEPTHWISE_BYTES_PER_US
+    second = max((between + result) / BYTES_PER_US, products)
+    return 2 * ALONE_US + first + second
 
 
 def _halo(problem: SeparableProblem, window: DepthwiseConfig) -> float:
@@ -174,9 +189,12 @@ def _fitted(
         p.kernel, p.stride, p.padding, p.dilation, channels, rows, tile, stages=parts,
         products=p.kernel[1] + p.kernel[1] % 2,
     )  # fmt: skip
-    config = SeparableConfig(window, p.channels, filters, groups, parts, peers)
-    turns = -(-p.channels // channels)
-    if turns < parts * peers or config.threads > MOST_THREADS:
+    tiles = [-(-n // m) for n, m in zip(p.output, window.output_tile[1:3], strict=True)]
+    tiles.append(-(-problem.filters // filters))
+    config = SeparableConfig(
+        window, p.channels, filters, (tiles[0], tiles[1], tiles[2]), groups, parts, peers
+    )
+    if -(-p.channels // channels) < parts * peers or config.threads > MOST_THREADS:
         return None
     if max(window.input_tile[:3]) > MOST_EXTENT or registers(config) > allowed(config, blocks):
         return None
