@@ -61,11 +61,12 @@ class SeparableConfig:
                 fix="take what `choose` gives as an example",
             )
         widths = self.filters % (EIGHT * self.shares) == 0 and 0 < self.filters <= WIDEST
-        if not widths or self.peers not in PEERS or self.window.stages % self.parts:
+        stages, rest = divmod(self.window.stages, self.parts)
+        if not widths or self.peers not in PEERS or rest or stages < 2:
             raise kd.ArgumentError(
                 f"filters of a tile are a multiple of {EIGHT} up to {WIDEST} for each of the "
-                f"{self.shares} shares of the channels, peers one of {PEERS} and stages a multiple "
-                f"of the parts, got {self.filters} filters, {self.peers} peers, "
+                f"{self.shares} shares of the channels, peers one of {PEERS} and stages two or more "
+                f"for each part (one is released while the next is read), got {self.filters} filters, {self.peers} peers, "
                 f"{self.window.stages} stages and {self.parts} parts",
                 code="K933",
                 fix="round the filters up, or share channels less",

@@ -161,8 +161,13 @@ class Worker:
         parts = self.block.config.parts
         return (self.part + parts - turn % parts) % parts if parts > 1 else 0
 
-    def multiply(self, stage: Any, first: Any) -> None:
-        """Add the products of a stage, whose channels begin with `first`."""
+    @kd.func
+    def multiply(self, turn, first, previous):
+        """Add the products of a turn's stage, whose channels begin with `first`.
+
+        The turn before, if `previous` is one, is released once its products are done.
+        """
+        stage = self.block.ring.wait(turn)
         self.rows.begin(stage, first)
         for step, filters in enumerate(self.filters):
             self.rows.compute(stage, first, step)
@@ -172,7 +177,14 @@ class Worker:
             for fragment, sums in zip(self.fragments, self.sums, strict=True):
                 kd.gemm(self.mma, fragment, filters[..., stage], sums)
             kd.wgmma_commit()
-        kd.wgmma_wait(0)
+            if step == 0:
+                self.release(previous)
+
+    @kd.func
+    def release(self, turn):
+        """Give the stage of a turn free, whose products are done; none where it is negative."""
+        if (self.lane == 0) & (turn >= 0):
+            release(self.block.ring, turn, partial(bring, self.block))
 
     def write(self, item: Any) -> None:
         """Write the results of a tile, or this warp's share of them."""
@@ -193,12 +205,13 @@ def compute(worker):
     for item in kd.range(block.start, block.total, block.step):
         for sums in worker.sums:
             sums.fill(0.0)
+        previous = kd.as_scalar(-1)
         for k in kd.range(worker.first_stage(turn), c.stages, c.parts):
-            stage = block.ring.wait(turn + k)
-            worker.multiply(stage, block.first + k * c.window.channels)
-            kd.sync_warp()
-            if worker.lane == 0:
-                release(block.ring, turn + k, partial(bring, block))
+            worker.multiply(turn + k, block.first + k * c.window.channels, previous)
+            previous = turn + k
+        kd.wgmma_wait(0)
+        kd.sync_warp()
+        worker.release(previous)
         turn = turn + c.stages
         worker.write(item)
     worker.results.finish()

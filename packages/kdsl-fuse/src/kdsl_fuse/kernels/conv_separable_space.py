@@ -186,7 +186,7 @@ def _fitted(
     """The configuration with as many stages as fit; None where there is no room for it."""
     p, (filters, groups, parts, peers) = problem.depthwise, shape
     window = DepthwiseConfig(
-        p.kernel, p.stride, p.padding, p.dilation, channels, rows, tile, stages=parts,
+        p.kernel, p.stride, p.padding, p.dilation, channels, rows, tile, stages=2 * parts,
         products=p.kernel[1] + p.kernel[1] % 2,
     )  # fmt: skip
     tiles = [-(-n // m) for n, m in zip(p.output, window.output_tile[1:3], strict=True)]
@@ -199,12 +199,12 @@ def _fitted(
     if max(window.input_tile[:3]) > MOST_EXTENT or registers(config) > allowed(config, blocks):
         return None
     budget, found = SHARED_BYTES // blocks - 1024, None
-    for stages in range(parts, MOST_STAGES + 1, parts):
+    for stages in range(2 * parts, MOST_STAGES + 1, parts):
         more = replace(config, window=replace(window, stages=stages))
         if more.shared_bytes(extras) > budget:
             break
         found = more
-    if found is None or found.window.stages < 2:
+    if found is None:
         return None
     ring = 2 * math.prod(window.input_tile) * found.window.stages * blocks
     return Choice(found, blocks) if ring >= FEWEST_BYTES else None
