@@ -185,14 +185,16 @@ def test_any_order(seed: int, peers: int) -> None:
 def test_counters() -> None:
     """Fragments, filters and results pass through shared memory without conflicts.
 
-    What spreads the weights over words has some, once a block. Halos apart, sectors are whole.
+    Every sector is used in full; with a stride of 2 pixels lie in half of the banks.
     """
-    p = separable(filters=64, channels=64, image=(8, 16), batch=1)
-    totals = simulated(p, configured(p, channels=64), 1)[1].totals
-    for kind in ("ldmatrix", "stmatrix", "wgmma", "shared_load"):
-        assert totals[f"{kind}_wavefronts"] == totals[f"{kind}_ideal_wavefronts"] > 0
-    assert totals["tma_load_sectors"] == totals["tma_load_ideal_sectors"]
-    assert totals["tma_store_sectors"] == totals["tma_store_ideal_sectors"]
+    for kernel in (3, 5):
+        p = separable(filters=64, kernel=kernel, channels=64, image=(8, 16), batch=1)
+        profile = simulated(p, configured(p, channels=64), 1)[1]
+        for kind in ("ldmatrix", "stmatrix", "wgmma", "shared_load", "shared_store"):
+            found, ideal = (profile.totals[f"{kind}{x}_wavefronts"] for x in ("", "_ideal"))
+            assert found == ideal > 0, kind
+        assert profile.totals["tma_load_sectors"] == profile.totals["tma_load_ideal_sectors"]
+        assert profile.totals["tma_store_sectors"] == profile.totals["tma_store_ideal_sectors"]
     strided = separable(filters=64, channels=64, image=(8, 16), batch=1, stride=2)
     totals = simulated(strided, configured(strided, channels=64, tile=(1, 2, 1)), 1)[1].totals
     assert totals["ldmatrix_wavefronts"] == 2 * totals["ldmatrix_ideal_wavefronts"]

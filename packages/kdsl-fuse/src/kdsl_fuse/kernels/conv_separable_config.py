@@ -17,6 +17,7 @@ DEPTH = 16  # channels that one matrix instruction multiplies
 EIGHT = 8  # channels of one matrix of a fragment; also columns of one of accumulators
 MOST_SUMS = 128  # accumulators of a thread
 SPAN = 64  # elements of a swizzled line
+ZEROS = 3  # channels without weights behind the last one
 WORD_RUN = 4  # weights that a lane reads at a time, each a word of shared memory
 
 
@@ -30,6 +31,57 @@ class Tails:
     before: Callable[..., Any]
     first: int
     behind: Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class WeightOrder:
+    """How the weights of a channel's window lie in words: two that are used at once are aligned.
+
+    First those of all columns but an odd last one, by rows; then those of that column from its
+    first row on; then again from its second row on. So results of odd rows, too, can take pairs of
+    input rows of which the first one is even, as registers are.
+    """
+
+    height: int
+    width: int
+
+    @property
+    def even(self) -> int:
+        """Columns that are taken two at a time."""
+        return self.width // 2 * 2
+
+    @property
+    def starts(self) -> tuple[int, int]:
+        """Words where the last column begins, from its first row and from its second one."""
+        first = self.height * self.even
+        return first, first + self.height + self.height % 2
+
+    @property
+    def count(self) -> int:
+        """Words of a channel, whole runs."""
+        odd = self.width % 2
+        used = self.starts[1] + self.height - 1 if odd else self.starts[0]
+        return -(-used // WORD_RUN) * WORD_RUN
+
+    def tap(self, word: Any) -> tuple[Any, Any]:
+        """The weight, by rows, that belongs to a word, and whether there is one."""
+        (first, second), (rows, columns) = self.starts, (self.height, self.width)
+        if self.even == columns:
+            return word, word < first
+        row = kd.where(word < second, word - first, word - second + 1)
+        last = row * columns + columns - 1
+        if self.even:
+            last = kd.where(word < first, word // self.even * columns + word % self.even, last)
+        return last, (word < first) | (row < rows)
+
+    def last_column(self, parity: int) -> list[tuple[int, int, int]]:
+        """How a result takes the last column of taps, its first input row even or odd: the first
+        row of taps, how many, and the word of the first one."""
+        first, second = self.starts
+        pairs = list(range(parity, self.height - 1, 2))
+        singles = [r for r in range(self.height) if r not in pairs and r - 1 not in pairs]
+        found = [(r, 2, first + r if parity == 0 else second + r - 1) for r in pairs]
+        return found + [(r, 1, first + r) for r in singles]
 
 
 @dataclass(frozen=True)
@@ -106,8 +158,18 @@ class SeparableConfig:
 
     @property
     def words(self) -> int:
-        """Words of shared memory for the weights of a channel."""
-        return -(-self.window.taps // WORD_RUN) * WORD_RUN
+        """Words of shared memory for the weights of a channel, as `WeightOrder` has them."""
+        return self.weight_order.count
+
+    @property
+    def pitch(self) -> int:
+        """Words from channel to channel: an odd number of runs, which lie in different banks."""
+        return self.words if self.words // WORD_RUN % 2 else self.words + WORD_RUN
+
+    @property
+    def weight_order(self) -> WeightOrder:
+        """How the weights of a channel lie."""
+        return WeightOrder(*self.window.kernel)
 
     @property
     def width(self) -> int:
@@ -169,6 +231,6 @@ class SeparableConfig:
         stage = math.prod(w.input_tile) + self.filters * w.channels
         results = w.rows * 2 * STRIP * self.width * WARPS * self.consumers
         slab = 4 * GROUP * self.sums * self.consumers if self.shares > 1 else 0
-        numbers = 4 * (self.words + extras) * self.own_channels
+        numbers = 4 * (self.pitch * (self.own_channels + ZEROS) + extras * self.own_channels)
         numbers += 4 * extras * self.filters * self.tiles[2]
         return 2 * (stage * w.stages + results) + slab + numbers + 4096

@@ -13,10 +13,9 @@ from typing import Any
 import kdsl_core as kd
 from kdsl_fuse.kernels.conv_depthwise_config import STRIP
 from kdsl_fuse.kernels.conv_depthwise_sm90 import flat
-from kdsl_fuse.kernels.conv_separable_config import EIGHT, WORD_RUN
+from kdsl_fuse.kernels.conv_separable_config import EIGHT, WORD_RUN, ZEROS
 
-RUN = 8  # neighbouring weights that a thread reads at a time
-BATCH = 4  # such reads that are under way together
+BATCH = 16  # reads of a thread that are under way together
 
 
 class Numbers:
@@ -29,14 +28,21 @@ class Numbers:
         self.given, self.first, self.count = list(given), first, count
         self.held = [kd.smem(x.dtype, count, name=name) for x in self.given]
 
-    def read(self, threads: int) -> None:
-        """Read all of them. Threads: the block, which meets behind it."""
+    def fetch(self, threads: int) -> list[list[Any]]:
+        """Read them, all at once. Threads: the block."""
+        found = []
         for start in range(0, self.count, threads):
-            own = kd.thread_rank() + start
-            for target, source in zip(self.held, self.given, strict=True):
-                there = kd.as_scalar(self.first + own < source.shape[3])
-                value = source.load((0, 0, 0, self.first + own), there)
-                target.store(own, value, own < self.count)
+            channel = self.first + kd.thread_rank() + start
+            place = 0, 0, 0, channel
+            found.append([x.load(place, kd.as_scalar(channel < x.shape[3])) for x in self.given])
+        return found
+
+    def keep(self, found: list[list[Any]], threads: int) -> None:
+        """Store what was fetched. Threads: the block, which meets behind it."""
+        for turn, values in enumerate(found):
+            own = kd.thread_rank() + turn * threads
+            for target, value in zip(self.held, values, strict=True):
+                target.store(own, value, kd.as_scalar(own < self.count))
 
     def at(self, channel: Any) -> list[list[Any]]:
         """Of each the numbers of a channel and the next one."""
@@ -47,55 +53,47 @@ class Weights:
     """Depthwise weights of the block's channels, in shared memory while it lives.
 
     They lie as half a word each, the one where their channel has its place in a pair: lanes read
-    them as they belong into a diagonal matrix.
+    them as they belong into a diagonal matrix. Behind the last channel are some of zeros, for the
+    lanes off the diagonal.
     """
 
     def __init__(self, config: Any, taps: kd.Tensor, first: Any) -> None:
         self.config, self.source, self.first = config, taps, first
-        self.words = kd.smem(
-            taps.dtype, kd.Layout((2 * config.words, config.own_channels)), name="weights"
-        )
+        shape = 2 * config.words, config.own_channels + ZEROS
+        layout = kd.Layout(shape, (1, 2 * config.pitch))
+        self.words = kd.smem(taps.dtype, layout, name="weights")
 
     @kd.func
     def read(self):
         """Read all of them. Threads: the block, which meets behind it."""
-        c, thread = self.config, kd.thread_rank()
-        vectors = c.own_channels * c.window.taps // RUN
-        turns = range(0, vectors, c.threads)
-        for start in range(0, len(turns), BATCH):
-            runs = [thread + turn for turn in turns[start : start + BATCH]]
-            found = [self._run(run, vectors) for run in runs]
-            for run, weights in zip(runs, found, strict=True):
-                if run < vectors:
-                    self._spread(run * RUN, weights)
-        self._fill_up()
-
-    def _run(self, run: Any, count: int) -> list[Any]:
-        """Eight neighbouring weights, zeros behind the last channel."""
-        c, taps = self.config, self.config.window.taps
-        first = self.first * taps
-        weights = self.source.with_layout(kd.Layout(c.channels * taps), 0)
-        place = (first + run * RUN).assume_divisible(RUN)
-        inside = (run < count) & (place < c.channels * taps)
-        return list(weights.load_vector((place,), RUN, inside))
-
-    def _spread(self, first: Any, weights: list[Any]) -> None:
-        """Store weights number `first` …, each in its half of a word."""
-        taps = self.config.window.taps
-        zero = kd.as_scalar(0.0).to(self.words.dtype)
-        for i, weight in enumerate(weights):
-            own, tap = (first + i) // taps, (first + i) % taps
-            pair = [kd.where(own % 2 == e, weight, zero) for e in range(2)]
-            self.words.store_vector((2 * tap, own), pair)
-
-    @kd.func
-    def _fill_up(self):
-        """Store zeros to the words behind each channel's last weight."""
         c = self.config
-        zero = kd.as_scalar(0.0).to(self.words.dtype)
-        for own in kd.range(kd.thread_rank(), c.own_channels, c.threads):
-            for tap in range(c.window.taps, c.words):
-                self.words.store_vector((2 * tap, own), [zero] * 2)
+        count = c.words * (c.own_channels + ZEROS)
+        turns = range(0, count, c.threads)
+        for start in range(0, len(turns), BATCH):
+            words = [kd.thread_rank() + turn for turn in turns[start : start + BATCH]]
+            found = [self._pair(word) for word in words]
+            for word, pair in zip(words, found, strict=True):
+                there = kd.as_scalar(word < count)
+                self.words.store_vector((2 * (word % c.words), word // c.words), pair, there)
+
+    def _pair(self, word: Any) -> list[Any]:
+        """What a word holds: a weight and a zero, or zeros."""
+        c = self.config
+        own, channel = word // c.words, self.first + word // c.words
+        tap, exists = c.weight_order.tap(word % c.words)
+        there = kd.as_scalar(exists) & (own < c.own_channels) & (channel < c.channels)
+        weight = self.source.load((channel, tap), there)
+        zero = kd.as_scalar(0.0).to(weight.dtype)
+        return [kd.where(channel % 2 == e, weight, zero) for e in range(2)]
+
+    def place(self, own: Any, lane: Any) -> Any:
+        """Where a lane's words begin, for the channels `own` … of a matrix.
+
+        On the diagonal they are those of its column's channel; zeros elsewhere, in other banks than
+        the two channels that are read at the same time.
+        """
+        zeros = self.config.own_channels + kd.where(lane // 8 == 0, 2, 0)
+        return self.words.layout((0, kd.where(lane // 8 == lane % 4, own + lane // 4, zeros)))
 
 
 class DepthwiseRows:
@@ -112,6 +110,7 @@ class DepthwiseRows:
         self.channels, self.steps = config.channels, config.steps
         self.whole = config.own_channels * config.peers == config.channels
         self.weights, self.numbers, self.before = weights, numbers, before
+        self.order = config.weight_order
         self.warp = config.unit(warp)
         self.source, self.lane = flat(images), kd.lane_idx()
         dtype = images.dtype
@@ -123,7 +122,6 @@ class DepthwiseRows:
         self.last = kd.rmem(dtype, kd.Layout((4, self.rows)), name="last")
         self.diagonals = kd.rmem(dtype, kd.Layout((2, config.words)), name="diagonals")
         self.sums = kd.rmem(kd.f32, kd.Layout((4, c.rows, 2)), name="sums")
-        self.diagonal = kd.as_scalar(self.lane // 8 == self.lane % 4)  # where a matrix has weights
         self.first = self._first()
         columns = range(0, c.kernel[1] - 1, 2)
         self.starts = [self._start(s + self.lane // 16) for s in columns]
@@ -167,11 +165,10 @@ class DepthwiseRows:
 
     def _read_weights(self, own: Any) -> None:
         """Diagonal matrices of the weights of the block's channels `own` …"""
+        place = self.weights.place(own, self.lane)
         for word in range(0, self.diagonals.shape[1], WORD_RUN):
-            place = self.weights.words.layout((2 * word, own + self.lane // 4))
-            source = self.weights.words.with_layout(kd.Layout(2 * WORD_RUN), place)
-            target = self.diagonals.with_layout(kd.Layout(2 * WORD_RUN), 2 * word)
-            kd.copy(source, target, pred=self.diagonal)
+            source = self.weights.words.with_layout(kd.Layout(2 * WORD_RUN), place + 2 * word)
+            kd.copy(source, self.diagonals.with_layout(kd.Layout(2 * WORD_RUN), 2 * word))
 
     def _load(self, stage: Any, eight: int) -> None:
         """The pixels of all rows for all columns of taps, of one group of eight channels."""
@@ -195,27 +192,26 @@ class DepthwiseRows:
 
     def _multiply(self, run: int) -> None:
         """Sum the taps of all results, two at a time."""
-        c = self.config
-        (height, width), pairs = c.kernel, len(self.starts)
+        c, pairs = self.config, len(self.starts)
         self.sums[None, None, run].fill(0.0)
-        for r in range(height):
+        for r in range(c.kernel[0]):
             for pair in range(pairs):
                 for o in range(c.rows):
                     at = 8 * ((o * c.stride[0] + r) * pairs + pair)
-                    self._add(self.pairs, at, 2 * (r * width + 2 * pair), 2, o, run)
-        for r in range(0, height if width % 2 else 0, 2):
+                    self._add(self.pairs, at, 2, r * 2 * pairs + 2 * pair, (o, run))
+        if c.kernel[1] % 2:
             for o in range(c.rows):
-                tap = 2 * (r * width + width - 1)
-                self._add(
-                    self.last, 4 * (o * c.stride[0] + r), tap, min(2, height - r), o, run, width
-                )
+                first = o * c.stride[0]
+                for r, taps, word in self.order.last_column(first % 2):
+                    self._add(self.last, 4 * (first + r), taps, word, (o, run))
 
     def _add(
-        self, held: kd.Tensor, at: int, tap: int, taps: int, o: int, run: int, apart: int = 1
+        self, held: kd.Tensor, at: int, taps: int, word: int, result: tuple[int, int]
     ) -> None:
-        """Add one tap or two of a row of results; the second is `apart` from the first."""
+        """Add one tap or two neighbouring ones to a row of results."""
+        o, run = result
         a = held.with_layout(kd.Layout((4 * taps, 1)), at)
-        b = self.diagonals.with_layout(kd.Layout(((2, taps), 1), ((1, 2 * apart), 0)), tap)
+        b = self.diagonals.with_layout(kd.Layout((2 * taps, 1)), 2 * word)
         acc = self.sums.with_layout(kd.Layout((4, 1, 1)), 4 * (o + run * self.config.rows))
         kd.gemm(self.two if taps == 2 else self.one, a, b, acc)
 

@@ -54,11 +54,11 @@ def conv_separable_sm90(
         kd.cluster_sync()
     else:
         kd.sync_threads()
-    if warp == 0:
-        begin(block)
+    begin(block, warp)
+    fetched = [some.fetch(config.threads) for some in (numbers, results.numbers)]
     weights.read()
-    for some in (numbers, results.numbers):
-        some.read(config.threads)
+    for some, values in zip((numbers, results.numbers), fetched, strict=True):
+        some.keep(values, config.threads)
     kd.sync_threads()
     compute(worker)
     if config.peers > 1:
@@ -105,10 +105,11 @@ class Block:
 
 
 @kd.func
-def begin(block):
-    """One thread brings the first stages."""
-    if kd.elect_one():
-        for turn in range(block.config.window.stages):
+def begin(block, warp):
+    """Each of the first stages is brought by one thread, of another warp."""
+    c = block.config
+    for turn in range(c.window.stages):
+        if (warp == turn % (WARPS * c.consumers)) & kd.elect_one():
             bring(block, kd.as_scalar(turn))
 
 
