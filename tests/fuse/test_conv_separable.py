@@ -17,7 +17,8 @@ from kdsl_fuse.kernels.conv_problem import ConvProblem
 from kdsl_fuse.kernels.conv_separable_config import SeparableConfig, Tails
 from kdsl_fuse.kernels.conv_separable_plan import SeparablePlan, choose, conv_separable, refusal
 from kdsl_fuse.kernels.conv_separable_sm90 import KERNELS
-from kdsl_fuse.kernels.conv_separable_space import Choice, SeparableProblem, candidates
+from kdsl_fuse.kernels.conv_separable_model import Choice, SeparableProblem
+from kdsl_fuse.kernels.conv_separable_space import candidates
 from kdsl_fuse.kernels.gemm_sm90 import identity
 
 Array = np.ndarray[Any, Any]
@@ -311,5 +312,5 @@ def test_plan() -> None:
         assert choice.config.shared_bytes(1) * choice.blocks_per_sm <= 233_472
     assert p.flops == 2 * 32 * 14 * 14 * 384 * (9 + 64)
     shared = SeparablePlan(p, Choice(configured(p, peers=4, rows=1), 1))
-    assert shared.cluster == (4, 1, 1) and shared.grid == 132
+    assert shared.cluster == (4, 1, 1) and shared.grid == 112
     assert str(shared).endswith("c4") and identity(1) == 1

@@ -17,7 +17,14 @@ from kdsl_fuse.kernels import conv_separable_space as space
 from kdsl_fuse.kernels.conv_problem import ConvProblem
 from kdsl_fuse.kernels.conv_separable_config import EIGHT, SeparableConfig, Tails
 from kdsl_fuse.kernels.conv_separable_sm90 import KERNELS
-from kdsl_fuse.kernels.conv_separable_space import Choice, SeparableProblem
+from kdsl_fuse.kernels.conv_separable_model import (
+    CYCLES_PER_US,
+    Choice,
+    SeparableProblem,
+    at_once,
+    count,
+    cycles,
+)
 from kdsl_fuse.kernels.conv_views import filter_matrix, rows_of
 from kdsl_fuse.kernels.gemm_sm90 import identity
 from kdsl_fuse.kernels.gemm_sm90_plan import MULTIPROCESSORS
@@ -50,8 +57,13 @@ class SeparablePlan:
     @property
     def grid(self) -> int:
         """Blocks: as many as run at a time, or one for each tile; whole clusters."""
-        room = self.multiprocessors * self.choice.blocks_per_sm // self.config.peers
-        return min(space.count(self.problem, self.config), room) * self.config.peers
+        room = at_once(self.choice, self.multiprocessors)
+        return min(count(self.problem, self.config), room) * self.config.peers
+
+    @property
+    def about_us(self) -> float:
+        """About how long it takes."""
+        return cycles(self.problem, self.choice, self.multiprocessors) / CYCLES_PER_US
 
     @property
     def cluster(self) -> tuple[int, int, int] | None:

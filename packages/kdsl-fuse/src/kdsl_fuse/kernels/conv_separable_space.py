@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 
@@ -14,7 +14,6 @@ from kdsl_fuse.kernels.conv_depthwise_space import (
     MOST_REGISTERS,
     REGISTERS,
     SHARED_BYTES,
-    reads,
 )
 from kdsl_fuse.kernels.conv_problem import ConvProblem
 from kdsl_fuse.kernels.conv_separable_config import (
@@ -23,6 +22,7 @@ from kdsl_fuse.kernels.conv_separable_config import (
     MOST_SUMS,
     SeparableConfig,
 )
+from kdsl_fuse.kernels.conv_separable_model import Choice, SeparableProblem, cycles
 from kdsl_fuse.kernels.gemm_sm90_config import WIDEST
 from kdsl_fuse.kernels.gemm_sm90_plan import MULTIPROCESSORS
 
@@ -30,90 +30,6 @@ MOST_THREADS = 1024
 MOST_STAGES, FEWEST_BYTES = 8, 32 << 10  # of a ring; bytes under way that hide memory's latency
 WASTE = 1.34  # most channels or strips that are computed, over those that there are
 SPARE = 24  # registers beside those that are counted
-# Elements and bytes that a multiprocessor takes in a cycle, as an H200 was measured to.
-DEPTHWISE, PRODUCTS, LOADED, STORED = 14.0, 1700.0, 40.0, 20.0
-MEMORY = 2200.0  # bytes that all of them read or write in a cycle
-CYCLES_PER_US = 1700.0
-START, TURN = 5000.0, 700.0  # cycles of a launch, and of a tile's way through an empty ring
-# Two kernels: bytes, multiplications and additions in a µs, and what a launch takes besides.
-DEPTHWISE_BYTES_PER_US, BYTES_PER_US, PRODUCTS_PER_US, ALONE_US = 3.6e6, 4.0e6, 6e8, 1.5
-BUSY_WARPS = 6.0  # with so many, a multiprocessor computes half as fast as it can
-
-
-@dataclass(frozen=True)
-class SeparableProblem:
-    """A depthwise convolution, and `filters` pointwise ones of its results."""
-
-    depthwise: ConvProblem
-    filters: int
-
-    @property
-    def flops(self) -> int:
-        """Multiplications and additions of both."""
-        p = self.depthwise
-        return p.flops + 2 * p.batch * math.prod(p.output) * p.channels * self.filters
-
-    def moved_bytes(self, element_bytes: int) -> int:
-        """Bytes of the input, the weights and the result, each counted once."""
-        p = self.depthwise
-        pixels = p.batch * math.prod(p.output)
-        image = p.batch * p.height * p.width * p.channels
-        weights = p.channels * (math.prod(p.kernel) + self.filters)
-        return element_bytes * (image + weights + pixels * self.filters)
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A configuration, and how many blocks of it a multiprocessor has."""
-
-    config: SeparableConfig
-    blocks_per_sm: int
-
-
-def count(problem: SeparableProblem, config: SeparableConfig) -> int:
-    """Tiles of all images and filters."""
-    return -(-problem.depthwise.batch // config.window.tile[0]) * math.prod(config.tiles)
-
-
-def cycles(problem: SeparableProblem, choice: Choice, multiprocessors: int) -> float:
-    """About how many cycles a launch takes."""
-    config, p = choice.config, problem.depthwise
-    w = config.window
-    room = multiprocessors * choice.blocks_per_sm // config.peers
-    turns = -(-count(problem, config) // room) * choice.blocks_per_sm
-    tile = GROUP_STRIPS * STRIP * w.rows * config.groups
-    elements = tile * config.own_channels
-    warps = GROUP_STRIPS // 2 * config.consumers * choice.blocks_per_sm
-    slower = 1 + BUSY_WARPS / warps
-    computed = elements * (1 / DEPTHWISE + config.filters / PRODUCTS) * slower
-    computed += tile * config.width / STORED
-    loaded = 2 * config.stages * (math.prod(w.input_tile) + config.filters * w.channels) / LOADED
-    latency = TURN / choice.blocks_per_sm
-    memory = (problem.moved_bytes(2) + 2 * _halo(problem, w)) / MEMORY
-    return START + max(turns * (max(computed, loaded) + latency), memory)
-
-
-def together_us(problem: SeparableProblem, multiprocessors: int = MULTIPROCESSORS) -> float:
-    """About how long the first choice takes."""
-    choice = candidates(problem, 0, multiprocessors)[0]
-    return cycles(problem, choice, multiprocessors) / CYCLES_PER_US
-
-
-def apart_us(problem: SeparableProblem, multiprocessors: int = MULTIPROCESSORS) -> float:
-    """About how long two kernels take, one behind the other."""
-    p, chip = problem.depthwise, multiprocessors / MULTIPROCESSORS
-    between = 2 * p.batch * math.prod(p.output) * p.channels
-    result = 2 * p.batch * math.prod(p.output) * problem.filters
-    products = (problem.flops - p.flops) / PRODUCTS_PER_US / chip
-    first = p.moved_bytes(2) / DEPTHWISE_BYTES_PER_US
-    second = max((between + result) / BYTES_PER_US, products)
-    return 2 * ALONE_US + first + second
-
-
-def _halo(problem: SeparableProblem, window: DepthwiseConfig) -> float:
-    """Elements read again by neighbouring tiles that the L2 cache does not have, about."""
-    p = problem.depthwise
-    return 0.1 * (reads(p, window) - 1) * p.batch * p.height * p.width * p.channels
 
 
 @lru_cache(maxsize=256)

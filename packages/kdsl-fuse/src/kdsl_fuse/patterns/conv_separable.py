@@ -148,17 +148,18 @@ def _is_product(graph: Graph, node: Node) -> bool:
 
 
 def _problem(form: ConvForm, product: Node) -> Any:
-    from kdsl_fuse.kernels.conv_separable_space import SeparableProblem
+    from kdsl_fuse.kernels.conv_separable_model import SeparableProblem
 
     return SeparableProblem(form.problem, product.shape[3])
 
 
 def _gain_us(problem: Any, options: Options) -> float:
     """How much faster one kernel is than two, about."""
-    from kdsl_fuse.kernels.conv_separable_space import apart_us, together_us
+    from kdsl_fuse.kernels.conv_separable_model import apart_us
+    from kdsl_fuse.kernels.conv_separable_plan import choose
 
     count = multiprocessors(options)
-    return apart_us(problem, count) - together_us(problem, count)
+    return apart_us(problem, count) - choose(problem, 0, count).about_us
 
 
 def _refusal(
