@@ -22,8 +22,11 @@ ADDED = 0.03  # cycles for a byte of sums that parts add up
 MEMORY = 1700.0  # bytes that all multiprocessors read and write in a cycle
 CYCLES_PER_US = 1700.0
 SCHEDULERS, NARROWEST = 4, 32  # of a multiprocessor; filters that take no less time when fewer
-# Two kernels: bytes, multiplications and additions in a µs, and what each launch takes besides.
-DEPTHWISE_BYTES_PER_US, BYTES_PER_US, PRODUCTS_PER_US, ALONE_US = 3.6e6, 4.0e6, 6e8, 1.5
+# Two kernels, fitted likewise: what both launches take besides, bytes of the depthwise one in a µs,
+# µs of a tap of one that large windows have more than 9 of, and of a pixel and a multiplication and
+# addition of the pointwise one.
+APART, DEPTHWISE_BYTES_PER_US, TAP_US, PIXEL_US, PRODUCT_US = 6.0, 2.7e6, 5e-8, 4.8e-5, 8e-10
+FEW_TAPS = 9
 
 
 @dataclass(frozen=True)
@@ -123,9 +126,9 @@ def _stage(config: SeparableConfig) -> int:
 def apart_us(problem: SeparableProblem, multiprocessors: int = MULTIPROCESSORS) -> float:
     """About how long two kernels take, one behind the other."""
     p, chip = problem.depthwise, multiprocessors / MULTIPROCESSORS
-    between = 2 * p.batch * math.prod(p.output) * p.channels
-    result = 2 * p.batch * math.prod(p.output) * problem.filters
-    products = (problem.flops - p.flops) / PRODUCTS_PER_US
+    pixels, taps = p.batch * math.prod(p.output), math.prod(p.kernel)
     first = p.moved_bytes(2) / DEPTHWISE_BYTES_PER_US
-    second = max((between + result) / BYTES_PER_US, products)
-    return 2 * ALONE_US + (first + second) / chip
+    if taps > FEW_TAPS:
+        first += pixels * p.channels * taps * TAP_US
+    second = pixels * PIXEL_US + (problem.flops - p.flops) * PRODUCT_US
+    return APART + (first + second) / chip

@@ -15,7 +15,7 @@ from kdsl_fuse.kernels.conv_depthwise_config import STRIP
 from kdsl_fuse.kernels.conv_depthwise_sm90 import flat
 from kdsl_fuse.kernels.conv_separable_config import EIGHT, WORD_RUN, ZEROS
 
-BATCH = 16  # reads of a thread that are under way together
+BATCH = 32  # reads of a thread that are under way together
 
 
 class Numbers:
@@ -65,26 +65,35 @@ class Weights:
 
     @kd.func
     def read(self):
-        """Read all of them. Threads: the block, which meets behind it."""
-        c = self.config
-        count = c.words * (c.own_channels + ZEROS)
-        turns = range(0, count, c.threads)
-        for start in range(0, len(turns), BATCH):
-            words = [kd.thread_rank() + turn for turn in turns[start : start + BATCH]]
-            found = [self._pair(word) for word in words]
-            for word, pair in zip(words, found, strict=True):
-                there = kd.as_scalar(word < count)
-                self.words.store_vector((2 * (word % c.words), word // c.words), pair, there)
+        """Read all of them. Threads: the block, which meets behind it.
 
-    def _pair(self, word: Any) -> list[Any]:
-        """What a word holds: a weight and a zero, or zeros."""
-        c = self.config
-        own, channel = word // c.words, self.first + word // c.words
-        tap, exists = c.weight_order.tap(word % c.words)
-        there = kd.as_scalar(exists) & (own < c.own_channels) & (channel < c.channels)
-        weight = self.source.load((channel, tap), there)
+        A thread has one word of every few channels, so that little is computed for each.
+        """
+        c, thread = self.config, kd.thread_rank()
+        together = c.threads // c.words  # channels
+        word, first = thread % c.words, thread // c.words
+        tap, exists = c.weight_order.tap(word)
+        busy = kd.as_scalar(exists) & (first < together)
+        turns = range(0, c.own_channels + ZEROS, together)
+        for start in range(0, len(turns), BATCH):
+            channels = [first + turn for turn in turns[start : start + BATCH]]
+            found = [self._weight(own, tap, busy) for own in channels]
+            for own, weight in zip(channels, found, strict=True):
+                there = kd.as_scalar(own < c.own_channels + ZEROS) & (first < together)
+                self.words.store_vector((2 * word, own), self._pair(own, weight), there)
+
+    def _weight(self, own: Any, tap: Any, busy: Any) -> Any:
+        """A weight of the block's channel `own`, zero where there is none."""
+        c, taps = self.config, self.config.window.taps
+        channel = self.first + own
+        weights = self.source.with_layout(kd.Layout(c.channels * taps), 0)
+        there = busy & (own < c.own_channels) & (channel < c.channels)
+        return weights.load((channel * taps + tap,), there)
+
+    def _pair(self, own: Any, weight: Any) -> list[Any]:
+        """The two halves of a channel's word: it has the one of its place in a pair."""
         zero = kd.as_scalar(0.0).to(weight.dtype)
-        return [kd.where(channel % 2 == e, weight, zero) for e in range(2)]
+        return [kd.where(own % 2 == e, weight, zero) for e in range(2)]
 
     def place(self, own: Any, lane: Any) -> Any:
         """Where a lane's words begin, for the channels `own` … of a matrix.

@@ -27,7 +27,7 @@ from kdsl_fuse.kernels.gemm_sm90_config import WIDEST
 from kdsl_fuse.kernels.gemm_sm90_plan import MULTIPROCESSORS
 
 MOST_THREADS = 1024
-MOST_STAGES, FEWEST_BYTES = 8, 32 << 10  # of a ring; bytes under way that hide memory's latency
+MOST_STAGES = 8  # of a ring
 WASTE = 1.34  # most channels or strips that are computed, over those that there are
 SPARE = 24  # registers beside those that are counted
 
@@ -37,11 +37,13 @@ def candidates(
     problem: SeparableProblem, extras: int = 0, multiprocessors: int = MULTIPROCESSORS
 ) -> tuple[Choice, ...]:
     """Choices that have room, the fastest first; `extras` numbers belong to each input channel."""
-    found = dict.fromkeys(_all(problem, extras))
+    found = dict.fromkeys(_all(problem, extras, WASTE))
+    if not found:  # of a small image, or of many channels
+        found = dict.fromkeys(_all(problem, extras, math.inf))
     return tuple(sorted(found, key=lambda choice: cycles(problem, choice, multiprocessors)))
 
 
-def _all(problem: SeparableProblem, extras: int) -> Iterator[Choice]:
+def _all(problem: SeparableProblem, extras: int, waste: float) -> Iterator[Choice]:
     options = product(
         _channels(problem.depthwise.channels), (1, 2, 4), (1, 2, 3), (1, 2, 3, 4), (1, 2, 4),
         (1, 2),
@@ -50,8 +52,9 @@ def _all(problem: SeparableProblem, extras: int) -> Iterator[Choice]:
         filters = filters_of(problem.filters, rows, parts * peers)
         if filters is None or rows > problem.depthwise.output[0]:
             continue
-        for tile in _tiles(problem.depthwise, rows, groups):
-            found = _fitted(problem, channels, rows, tile, (filters, groups, parts, peers), blocks, extras)
+        for tile in _tiles(problem.depthwise, rows, groups, waste):
+            shape = filters, groups, parts, peers
+            found = _fitted(problem, channels, rows, tile, shape, extras, blocks)
             if found is not None:
                 yield found
 
@@ -76,8 +79,10 @@ def filters_of(count: int, rows: int, shares: int) -> int | None:
     return filters if filters * parts <= WASTE * count or filters == unit else None
 
 
-def _tiles(p: ConvProblem, rows: int, groups: int) -> Iterator[tuple[int, int, int]]:
-    """Tiles (images, blocks of rows, strips) that leave few strips idle."""
+def _tiles(
+    p: ConvProblem, rows: int, groups: int, waste: float
+) -> Iterator[tuple[int, int, int]]:
+    """Tiles (images, blocks of rows, strips) of which up to `waste` times as many fit."""
     room, across, down = GROUP_STRIPS * groups, -(-p.output[1] // STRIP), -(-p.output[0] // rows)
     for strips in sorted({-(-across // n) for n in range(1, across + 1)}):
         if strips > room:
@@ -86,7 +91,7 @@ def _tiles(p: ConvProblem, rows: int, groups: int) -> Iterator[tuple[int, int, i
         for blocks in {-(-down // -(-down // n)) for n in range(1, most + 1)}:
             whole = blocks == down and strips == across
             images = min(room // (strips * blocks), p.batch) if whole else 1
-            if room <= WASTE * images * blocks * strips:
+            if room <= waste * images * blocks * strips:
                 yield images, blocks, strips
 
 
@@ -96,8 +101,8 @@ def _fitted(
     rows: int,
     tile: tuple[int, int, int],
     shape: tuple[int, int, int, int],
-    blocks: int,
     extras: int,
+    blocks: int,
 ) -> Choice | None:
     """The configuration with as many stages as fit; None where there is no room for it."""
     p, (filters, groups, parts, peers) = problem.depthwise, shape
@@ -120,10 +125,7 @@ def _fitted(
         if more.shared_bytes(extras) > budget:
             break
         found = more
-    if found is None:
-        return None
-    ring = 2 * math.prod(window.input_tile) * found.window.stages * blocks
-    return Choice(found, blocks) if ring >= FEWEST_BYTES else None
+    return None if found is None else Choice(found, blocks)
 
 
 def registers(config: SeparableConfig) -> int:
