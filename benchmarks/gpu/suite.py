@@ -125,6 +125,8 @@ GROUPS = (
           of_sides("conv grouped"), 20),
     Group("conv depthwise", "conv_depthwise.py", ("--seconds-per-shape", "0.3"),
           "conv_depthwise.json", of_sides("conv depthwise"), 30),
+    Group("conv separable", "conv_separable.py", ("--compile", "--seconds-per-shape", "0.2"),
+          "conv_separable.json", of_sides("conv separable"), 30),
     Group("rows", "rows.py", (), "rows.json", of_rows, 30),
 )  # fmt: skip
 """In the order in which they are measured."""
