@@ -31,8 +31,8 @@ from kdsl_fuse.kernels import conv_separable_space as space
 from kdsl_fuse.kernels import conv_sm90_plan as pointwise
 from kdsl_fuse.kernels.conv_problem import ConvProblem
 from kdsl_fuse.kernels.conv_separable_config import Tails
-from kdsl_fuse.kernels.conv_separable_plan import SeparablePlan, choose
 from kdsl_fuse.kernels.conv_separable_model import SeparableProblem, apart_us
+from kdsl_fuse.kernels.conv_separable_plan import SeparablePlan, choose
 
 TARGET = "sm_90a"
 FIRST = 8  # of those that the model puts first, which are tried; others are of the better half
@@ -120,16 +120,14 @@ def plans_of(case: Case, tune: int) -> list[SeparablePlan]:
 
 def build(job: tuple[Case, SeparablePlan]) -> None:
     """Put a plan's machine code into the cache, so that the first launch finds it."""
-    (case, plan), p, k = job, job[0].problem.depthwise, job[0].problem.filters
+    plan, p, k = job[1], job[0].problem.depthwise, job[0].problem.filters
     images, between, result = (
         (p.batch, p.height, p.width, p.channels), (p.batch, *p.output, p.channels),
         (p.batch, *p.output, k),
     )  # fmt: skip
     arrays = [images, (p.channels, plan.config.window.taps), (k, p.channels), result]
     given = [kd.spec("bf16", shape, align=16) for shape in arrays]
-    given += [
-        kd.spec("bf16", shape, strides=(0, 0, 0, 1), align=16) for shape in (between, result)
-    ]
+    given += [kd.spec("bf16", shape, strides=(0, 0, 0, 1), align=16) for shape in (between, result)]
     launch = plan.launch
     try:
         launch.kernel.cubin(
@@ -157,7 +155,10 @@ def apart(case: Case) -> Callable[[Set], Any]:
     """Ours as two kernels."""
     p, k = case.problem.depthwise, case.problem.filters
     second = ConvProblem(p.batch, *p.output, p.channels, k, (1, 1))
-    plans = depthwise.choose(p, kd.bf16, target=TARGET), pointwise.choose(second, kd.bf16, tail=True)
+    plans = (
+        depthwise.choose(p, kd.bf16, target=TARGET),
+        pointwise.choose(second, kd.bf16, tail=True),
+    )
     between = p.batch, *p.output, p.channels
 
     def launch(s: Set) -> Any:

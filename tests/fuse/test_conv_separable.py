@@ -15,9 +15,9 @@ from kdsl_core.dtypes import dtype_of
 from kdsl_fuse.kernels.conv_depthwise_config import DepthwiseConfig
 from kdsl_fuse.kernels.conv_problem import ConvProblem
 from kdsl_fuse.kernels.conv_separable_config import SeparableConfig, Tails
+from kdsl_fuse.kernels.conv_separable_model import Choice, SeparableProblem
 from kdsl_fuse.kernels.conv_separable_plan import SeparablePlan, choose, conv_separable, refusal
 from kdsl_fuse.kernels.conv_separable_sm90 import KERNELS
-from kdsl_fuse.kernels.conv_separable_model import Choice, SeparableProblem
 from kdsl_fuse.kernels.conv_separable_space import candidates
 from kdsl_fuse.kernels.gemm_sm90 import identity
 
@@ -84,7 +84,9 @@ def assert_close(got: Array, want: Array, scale: Array) -> None:
     assert (error <= epsilon * (np.abs(want) + 0.1 * scale) + 1e-6).all()
 
 
-def separable(filters: int = 24, kernel: int = 3, stride: int = 1, **sizes: Any) -> SeparableProblem:
+def separable(
+    filters: int = 24, kernel: int = 3, stride: int = 1, **sizes: Any
+) -> SeparableProblem:
     """A small problem."""
     return SeparableProblem(problem((kernel,) * 2, (stride,) * 2, **sizes), filters)
 
@@ -253,7 +255,8 @@ def test_views() -> None:
 
 
 X, W, V = array(1, 8, 8, 16), array(16, 3, 3, 1), array(24, 1, 1, 16)
-CONFIG, ONE = DepthwiseConfig((3, 3), tile=(1, 2, 2)), (1, 1, 1)
+CONFIG, WIDE = (DepthwiseConfig((3, 3), tile=(1, n, n)) for n in (2, 3))
+ONE = 1, 1, 1
 BAD: dict[str, tuple[str, Any]] = {
     "no depthwise filters": ("K977", lambda: conv_separable(X, array(16, 3, 3, 2), V)),
     "pointwise channels": ("K977", lambda: conv_separable(X, W, array(24, 1, 1, 8))),
@@ -263,7 +266,7 @@ BAD: dict[str, tuple[str, Any]] = {
     "f32": ("K932", lambda: conv_separable(*(x.astype(np.float32) for x in (X, W, V)))),
     "channels first": ("K932", lambda: conv_separable(X.transpose(0, 2, 3, 1)[..., :8], W[:8],
                                                       V[..., :8])),
-    "strips": ("K933", lambda: SeparableConfig(DepthwiseConfig((3, 3), tile=(1, 3, 3)), 16, 16, ONE)),
+    "strips": ("K933", lambda: SeparableConfig(WIDE, 16, 16, ONE)),
     "odd filters": ("K933", lambda: SeparableConfig(CONFIG, 16, 20, ONE)),
     "shares": ("K933", lambda: SeparableConfig(CONFIG, 16, 24, ONE, parts=2)),
     "stages": ("K933", lambda: SeparableConfig(CONFIG, 16, 32, ONE, parts=2)),

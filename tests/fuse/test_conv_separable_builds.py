@@ -47,9 +47,7 @@ TAILS = {"biases": (biased, False), "residual": (biased_and_added, True)}
 def report(plan: SeparablePlan, dtype: str, tail: str) -> Any:
     """What the assembler says of a plan's kernel."""
     p, (function, residual) = plan.problem.depthwise, TAILS[tail]
-    between, result = (
-        (p.batch, *p.output, n) for n in (p.channels, plan.problem.filters)
-    )
+    between, result = ((p.batch, *p.output, n) for n in (p.channels, plan.problem.filters))
     image = p.batch, p.height, p.width, p.channels
     shapes = image, (p.channels, plan.config.window.taps), (result[3], p.channels), result
     given = [kd.spec(dtype, shape) for shape in shapes]

@@ -76,7 +76,9 @@ def _cover(facts: Facts, options: Options, patterns: Sequence[Pattern]) -> Cover
         match.anchor.name: reasons[match.anchor.name]
         for match in chosen.values()
         if match.anchor.name in reasons
-        and (getattr(match.pattern, "generic", False) or reasons[match.anchor.name].code == "KF-COST")
+        and (
+            getattr(match.pattern, "generic", False) or reasons[match.anchor.name].code == "KF-COST"
+        )
     }
     _tell(anchors, chosen, reasons)
     return Cover(chosen, reasons, apart)

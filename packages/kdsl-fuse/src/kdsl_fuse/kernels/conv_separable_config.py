@@ -15,6 +15,7 @@ WARPS = GROUP // WARP  # of a warp group
 GROUP_STRIPS = 2 * WARPS  # strips of a tile that a warp group takes: two for each warp
 DEPTH = 16  # channels that one matrix instruction multiplies
 EIGHT = 8  # channels of one matrix of a fragment; also columns of one of accumulators
+BLOCKS_PER_SM = (1, 2)  # that registers are chosen for
 MOST_SUMS = 128  # accumulators of a thread
 SPAN = 64  # elements of a swizzled line
 ZEROS = 3  # channels without weights behind the last one
@@ -117,9 +118,9 @@ class SeparableConfig:
         if not widths or self.peers not in PEERS or rest or stages < 2:
             raise kd.ArgumentError(
                 f"filters of a tile are a multiple of {EIGHT} up to {WIDEST} for each of the "
-                f"{self.shares} shares of the channels, peers one of {PEERS} and stages two or more "
-                f"for each part (one is released while the next is read), got {self.filters} filters, {self.peers} peers, "
-                f"{self.window.stages} stages and {self.parts} parts",
+                f"{self.shares} shares of the channels, peers one of {PEERS}, stages two or more "
+                f"for each part (one is released while the next is read), got {self.filters} "
+                f"filters, {self.peers} peers, {self.window.stages} stages and {self.parts} parts",
                 code="K933",
                 fix="round the filters up, or share channels less",
             )

@@ -16,7 +16,6 @@ from kdsl_fuse.kernels import conv_depthwise_plan as depthwise
 from kdsl_fuse.kernels import conv_separable_space as space
 from kdsl_fuse.kernels.conv_problem import ConvProblem
 from kdsl_fuse.kernels.conv_separable_config import EIGHT, SeparableConfig, Tails
-from kdsl_fuse.kernels.conv_separable_sm90 import KERNELS
 from kdsl_fuse.kernels.conv_separable_model import (
     CYCLES_PER_US,
     Choice,
@@ -25,6 +24,7 @@ from kdsl_fuse.kernels.conv_separable_model import (
     count,
     cycles,
 )
+from kdsl_fuse.kernels.conv_separable_sm90 import KERNELS
 from kdsl_fuse.kernels.conv_views import filter_matrix, rows_of
 from kdsl_fuse.kernels.gemm_sm90 import identity
 from kdsl_fuse.kernels.gemm_sm90_plan import MULTIPROCESSORS

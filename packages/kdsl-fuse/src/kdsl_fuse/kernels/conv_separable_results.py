@@ -83,9 +83,7 @@ class Results:
     Memory: a buffer for each warp, which is written again when its stores have read it.
     """
 
-    def __init__(
-        self, config: Any, y: kd.Tensor, function: Any, extras: Any, warp: Any
-    ) -> None:
+    def __init__(self, config: Any, y: kd.Tensor, function: Any, extras: Any, warp: Any) -> None:
         c = self.config = config
         self.y, self.function = y, function
         self.extras = {i: x for i, x in enumerate(extras) if not same_everywhere(x)}

@@ -214,9 +214,7 @@ class DepthwiseRows:
                 for r, taps, word in self.order.last_column(first % 2):
                     self._add(self.last, 4 * (first + r), taps, word, (o, run))
 
-    def _add(
-        self, held: kd.Tensor, at: int, taps: int, word: int, result: tuple[int, int]
-    ) -> None:
+    def _add(self, held: kd.Tensor, at: int, taps: int, word: int, result: tuple[int, int]) -> None:
         """Add one tap or two neighbouring ones to a row of results."""
         o, run = result
         a = held.with_layout(kd.Layout((4 * taps, 1)), at)

@@ -2,9 +2,9 @@
 
 A persistent grid: tiles of the input with their halo, some channels at a time, and as many channels
 of the pointwise filters come to a ring of shared-memory stages (TMA; the last warp that has read a
-stage brings what takes its place). Each warp computes depthwise results of its pixels by tensor cores (`conv_separable_rows`), straight
-into the registers from which its warp group multiplies them by the filters (`wgmma`). What is
-between the convolutions never leaves the registers. Results go through shared memory to TMA.
+stage brings what takes its place). Each warp computes depthwise results of its pixels by tensor
+cores (`conv_separable_rows`), straight into the registers from which its warp group multiplies them
+by the filters (`wgmma`). Results go through shared memory to TMA.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 import kdsl_core as kd
-from kdsl_fuse.kernels.conv_separable_config import DEPTH, WARPS
+from kdsl_fuse.kernels.conv_separable_config import BLOCKS_PER_SM, DEPTH, WARPS
 from kdsl_fuse.kernels.conv_separable_results import Results, SharedSums
 from kdsl_fuse.kernels.conv_separable_rows import DepthwiseRows, Numbers, Weights
 from kdsl_fuse.kernels.gemm_sm90_config import GROUP
@@ -67,7 +67,7 @@ def conv_separable_sm90(
 
 KERNELS = {
     n: kd.kernel(name=f"conv_separable_sm90_{n}", min_blocks_per_sm=n)(conv_separable_sm90)
-    for n in (1, 2, 3, 4)
+    for n in BLOCKS_PER_SM
 }
 """How many blocks of the kernel are to fit a multiprocessor ↦ the kernel."""
 globals().update({kernel.signature.name: kernel for kernel in KERNELS.values()})  # for manifests

@@ -17,6 +17,7 @@ from kdsl_fuse.kernels.conv_depthwise_space import (
 )
 from kdsl_fuse.kernels.conv_problem import ConvProblem
 from kdsl_fuse.kernels.conv_separable_config import (
+    BLOCKS_PER_SM,
     EIGHT,
     GROUP_STRIPS,
     MOST_SUMS,
@@ -46,7 +47,7 @@ def candidates(
 def _all(problem: SeparableProblem, extras: int, waste: float) -> Iterator[Choice]:
     options = product(
         _channels(problem.depthwise.channels), (1, 2, 4), (1, 2, 3), (1, 2, 3, 4), (1, 2, 4),
-        (1, 2),
+        BLOCKS_PER_SM,
     )  # fmt: skip
     for channels, rows, groups, parts, peers, blocks in options:
         filters = filters_of(problem.filters, rows, parts * peers)
@@ -79,9 +80,7 @@ def filters_of(count: int, rows: int, shares: int) -> int | None:
     return filters if filters * parts <= WASTE * count or filters == unit else None
 
 
-def _tiles(
-    p: ConvProblem, rows: int, groups: int, waste: float
-) -> Iterator[tuple[int, int, int]]:
+def _tiles(p: ConvProblem, rows: int, groups: int, waste: float) -> Iterator[tuple[int, int, int]]:
     """Tiles (images, blocks of rows, strips) of which up to `waste` times as many fit."""
     room, across, down = GROUP_STRIPS * groups, -(-p.output[1] // STRIP), -(-p.output[0] // rows)
     for strips in sorted({-(-across // n) for n in range(1, across + 1)}):

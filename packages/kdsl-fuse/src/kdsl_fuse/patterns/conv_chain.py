@@ -1,4 +1,4 @@
-"""What patterns share that cover a convolution, pointwise nodes, and one more operator behind it."""
+"""What patterns share that cover a convolution, pointwise nodes, and one more operator."""
 
 from __future__ import annotations
 

@@ -169,8 +169,6 @@ def _refusal(
     form: ConvForm, graph: Graph, head: list[Node], product: Node, options: Options
 ) -> Reason | None:
     """Why the kernel does not take these convolutions as they lie, None where it does."""
-    import kdsl_core as kd
-    from kdsl_fuse.kernels.conv_depthwise_plan import access_width
     from kdsl_fuse.kernels.conv_separable_plan import lie_well, refusal
 
     if head[-1].dtype is not form.dtype:
