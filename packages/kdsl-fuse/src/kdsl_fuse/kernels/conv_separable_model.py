@@ -10,16 +10,17 @@ from kdsl_fuse.kernels.conv_problem import ConvProblem
 from kdsl_fuse.kernels.conv_separable_config import DEPTH, WARPS, SeparableConfig
 from kdsl_fuse.kernels.gemm_sm90_plan import MULTIPROCESSORS
 
-# Fitted to what an H200 needed for some hundred configurations of thirteen shapes; docs/facts.md.
-STEP, ROW, RUN = 100.0, 20.0, 2.0  # instructions of a warp for sixteen channels, a row, some words
-RESULT = 2.0  # instructions for a result of each of a warp's rows of sixteen pixels
-HIDDEN = 3.0  # warps of a scheduler that make it issue half as much as it can
-TAPS = 8.5  # cycles of a scheduler for two taps of a warp's row
-READ = 4.0  # cycles of a multiprocessor for four matrices
-LOADED = 24.0  # bytes that arrive in a cycle
-START, TILE, STAGE, CLUSTER = 7500.0, 940.0, 200.0, 2500.0  # cycles that nothing hides
-ADDED = 0.03  # cycles for a byte of sums that parts add up
-MEMORY = 1700.0  # bytes that all multiprocessors read and write in a cycle
+# Fitted to what an H200 needed for some hundred configurations of thirteen shapes (docs/facts.md).
+STEP, ROW, RUN = 110.0, 26.0, 2.0  # instructions of a warp for sixteen channels, a row, some words
+RESULT = 2.7  # instructions for a result of each of a warp's rows of sixteen pixels
+HIDDEN = 1.6  # warps of a scheduler that make it issue half as much as it can
+TAPS = 7.0  # cycles of a scheduler for two taps of a warp's row
+READ = 5.4  # cycles of a multiprocessor for four matrices
+LOADED = 27.0  # bytes that arrive in a cycle
+START, TILE, STAGE, CLUSTER = 5600.0, 800.0, 250.0, 1600.0  # cycles that nothing hides
+BESIDE = 1.36  # how much longer blocks take beside others
+ADDED = 0.05  # cycles for a byte of sums that parts add up
+MEMORY = 2140.0  # bytes that all multiprocessors read and write in a cycle
 CYCLES_PER_US = 1700.0
 SCHEDULERS, NARROWEST = 4, 32  # of a multiprocessor; filters that take no less time when fewer
 # Two kernels, fitted likewise: what both launches take besides, bytes of the depthwise one in a µs,
@@ -79,6 +80,8 @@ def cycles(problem: SeparableProblem, choice: Choice, multiprocessors: int) -> f
     busy = max(_issued(config) * hidden, _multiplied(config) * hidden, _read(config), loaded)
     waited = TILE + STAGE * config.stages / config.parts
     added = 4 * ADDED * 128 * config.sums * config.consumers * (config.shares > 1)
+    if blocks > 1:
+        busy *= BESIDE
     tile = blocks * busy + waited / blocks + added + CLUSTER * (config.peers > 1)
     moved = problem.moved_bytes(2) * MULTIPROCESSORS / multiprocessors / MEMORY
     return START + max(turns * tile, moved)

@@ -30,6 +30,7 @@ from kdsl_fuse.kernels.gemm_sm90_plan import MULTIPROCESSORS
 MOST_THREADS = 1024
 MOST_STAGES = 8  # of a ring
 WASTE = 1.34  # most channels or strips that are computed, over those that there are
+CROWDED = (4, 3)  # rows and warp groups that were slower than two groups wherever they were tried
 SPARE = 24  # registers beside those that are counted
 
 
@@ -51,7 +52,8 @@ def _all(problem: SeparableProblem, extras: int, waste: float) -> Iterator[Choic
     )  # fmt: skip
     for channels, rows, groups, parts, peers, blocks in options:
         filters = filters_of(problem.filters, rows, parts * peers)
-        if filters is None or rows > problem.depthwise.output[0]:
+        tall = rows > problem.depthwise.output[0] or (rows, groups) == CROWDED
+        if filters is None or tall:
             continue
         for tile in _tiles(problem.depthwise, rows, groups, waste):
             shape = filters, groups, parts, peers

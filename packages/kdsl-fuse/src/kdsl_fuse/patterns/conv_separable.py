@@ -18,6 +18,9 @@ from kdsl_fuse.patterns.plan_call import PlanCall
 from kdsl_fuse.patterns.tails import admit, evaluable, storable
 from kdsl_fuse.reasons import Reason
 
+CERTAIN = 0.9  # of two kernels' time, which one must not exceed by the model
+MOST_FILTERS = 64  # with which an H200 needed less time
+
 
 class ConvSeparable:
     """act(conv(act(depthwise(x, w) + b …), v) + c …) + residual …: `conv_separable`.
@@ -30,7 +33,7 @@ class ConvSeparable:
     examples: tuple[Example, ...] = (
         Example(
             "3×3, two biases and ReLU6",
-            lambda kf, x, w, b, v, c: kf.conv2d(
+            lambda kf, x, w, b, v, c: 0.1 * kf.conv2d(
                 kf.clip(kf.conv2d(x, w, b, padding=1, groups=32), 0.0, 6.0), v, c
             ),
             (("bf16", (2, 9, 10, 32)), ("bf16", (32, 3, 3, 1)), ("bf16", (32,)),
@@ -39,7 +42,7 @@ class ConvSeparable:
         ),
         Example(
             "with a stride, norms, and a residual, in NCHW",
-            lambda kf, x, w, s, t, v, r: kf.hard_swish(_last(kf, _first(kf, x, w) * s + t, v)) + r,
+            lambda kf, x, w, s, t, v, r: 0.1 * _last(kf, _first(kf, x, w) * s + t, v) + r,
             (("f16", (1, 8, 9, 40)), ("f16", (40, 1, 3, 3)), ("f16", (40, 1, 1)),
              ("f16", (40, 1, 1)), ("f16", (16, 40, 1, 1)), ("f16", (1, 4, 5, 16))),
             target="sm_90a",
@@ -60,11 +63,8 @@ class ConvSeparable:
         if refused is not None:
             return refused
         gain = _gain_us(_problem(form, product), options)
-        if gain <= 0:
-            return Reason(
-                "KF-COST",
-                f"one kernel for both convolutions would take about {-gain:.1f} µs more than two",
-            )
+        if isinstance(gain, Reason):
+            return gain
         return self._with_tails(facts, head, product, form, gain - _counted_us(head[-1]))
 
     def _with_tails(
@@ -149,13 +149,20 @@ def _problem(form: ConvForm, product: Node) -> Any:
     return SeparableProblem(form.problem, product.shape[3])
 
 
-def _gain_us(problem: Any, options: Options) -> float:
-    """How much faster one kernel is than two, about."""
+def _gain_us(problem: Any, options: Options) -> float | Reason:
+    """How much faster one kernel is than two, about; the refusal where it is not for certain."""
     from kdsl_fuse.kernels.conv_separable_model import apart_us
     from kdsl_fuse.kernels.conv_separable_plan import choose
 
     count = multiprocessors(options)
-    return apart_us(problem, count) - choose(problem, 0, count).about_us
+    one, two = choose(problem, 0, count).about_us, apart_us(problem, count)
+    if one > CERTAIN * two:
+        text = f"one kernel for both convolutions would take about {one:.1f} µs, two {two:.1f} µs"
+        return Reason("KF-COST", text)
+    if problem.filters > MOST_FILTERS:
+        text = f"one kernel was not faster than two with more than {MOST_FILTERS} pointwise filters"
+        return Reason("KF-COST", f"{text}, and there are {problem.filters}")
+    return two - one
 
 
 def _counted_us(between: Node) -> float:
