@@ -125,6 +125,8 @@ GROUPS = (  # weights are about the seconds that all shapes of a group take
           of_sides("conv grouped"), 20),
     Group("conv depthwise", "conv_depthwise.py", PER_SHAPE, "conv_depthwise.json",
           of_sides("conv depthwise"), 40),
+    Group("conv separable", "conv_separable.py", PER_SHAPE, "conv_separable.json",
+          of_sides("conv separable"), 30),
     Group("rows", "rows.py", (), "rows.json", of_rows, 60),
 )  # fmt: skip
 """In the order in which they are measured."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
+import kdsl_core as kd
 from kdsl_core import atoms
 from kdsl_core import dtypes as dt
 from kdsl_core.errors import KdslError, LayoutError, StagingError, TypeMismatch
@@ -92,6 +94,23 @@ def test_registers_are_packed(kernel: Kernel) -> None:
     """Two bf16 or four 8-bit elements share a register; f32 takes one each."""
     counts = {dtype: len(rmem(dtype, 8).engine.variables) for dtype in (dt.bf16, dt.i8, dt.f32)}
     assert counts == {dt.bf16: 4, dt.i8: 2, dt.f32: 8}
+
+
+@kd.kernel
+def fill_a_part(y: kd.Tensor["f32", "n"], dtype: kd.Static) -> None:
+    """Fill all of some registers with 1, and the second of three pairs with 2."""
+    held = kd.rmem(dtype, (2, 3)).fill(1.0)
+    held[None, 1].fill(2.0)
+    for i in range(6):
+        y[i] = held[i].to(kd.f32)
+
+
+@pytest.mark.parametrize("dtype", (dt.f32, dt.bf16))
+def test_filling_a_view_leaves_the_rest(dtype: dt.DType) -> None:
+    """`fill` sets the elements of a view, not all registers that it looks at."""
+    y = np.zeros(6, np.float32)
+    fill_a_part[1, 1](y, dtype=dtype)
+    assert y.tolist() == [1, 1, 2, 2, 1, 1]
 
 
 def test_registers_are_indexed_while_tracing(kernel: Kernel) -> None:

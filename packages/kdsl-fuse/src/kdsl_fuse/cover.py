@@ -80,9 +80,14 @@ def _cover(facts: Facts, options: Options, patterns: Sequence[Pattern]) -> Cover
 def _apart(
     anchors: Sequence[Choices], chosen: dict[str, Match], reasons: dict[str, Reason]
 ) -> dict[str, Reason]:
-    """Why anchors of generic kernels are in no better one: they are refused there, or too slow."""
+    """Why anchors are in no better kernel: a generic one took what others refused, or it costs."""
     generic = {m.anchor.name: m for m in chosen.values() if getattr(m.pattern, "generic", False)}
-    found = {name: reasons[name] for name in generic if name in reasons}
+    taken_by = {match.anchor.name for match in chosen.values()}
+    found = {
+        name: why
+        for name, why in reasons.items()
+        if name in generic or (name in taken_by and why.code == "KF-COST")
+    }
     for match in (variant.match for choices in anchors for variant in choices):
         taken = generic.get(match.anchor.name)
         if taken is not None and taken.pattern is not match.pattern:

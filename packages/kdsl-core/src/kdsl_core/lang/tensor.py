@@ -185,8 +185,12 @@ class Tensor:
                 fix="write a loop over its elements, or fill registers and kd.copy them",
             )  # fmt: skip
         scalar = self._fitting(value)
-        per = self.engine.per_variable
-        self.engine.write_all([scalar] * (len(self.engine.variables) * per))
+        registers = len(self.engine.variables) * self.engine.per_variable
+        if size(self.layout) == registers:
+            self.engine.write_all([scalar] * registers)
+        else:  # a part of them
+            for index in range(size(self.layout)):
+                self[index] = scalar
         return self
 
     def as_dtype(self, dtype: DType) -> Tensor:

@@ -15,6 +15,9 @@ MOST_TEAMS = 15  # each has one of the block's barriers, besides the one of all 
 MOST_THREADS = 1024
 BLOCKS_PER_SM = (1, 2, 3, 4, 5, 6, 8)  # that registers are chosen for
 MOST_TAPS = 121  # of a window: as many weights as registers hold
+# blocks that share the channels of a pixel ↦ how many such clusters run at a time on an H200, with
+# one block on each multiprocessor
+CLUSTERS = {1: 132, 2: 64, 3: 42, 4: 28, 6: 19, 8: 13}
 WIDTHS = (16, 32, 64)  # channels of a tile: pixels of 32, 64 or 128 bytes, which TMA swizzles
 
 
@@ -159,6 +162,12 @@ class DepthwiseConfig:
         )  # fmt: skip
         strides = (half, row, self.channels, (1, panel), half, 2 * half, 2 * half * self.buffers)
         return kd.ComposedLayout(self.swizzle, 0, kd.Layout(shape, strides))
+
+    def strip(self, half: Any) -> tuple[Any, Any, Any]:
+        """Image, row and column of a strip's first result in the tile."""
+        _, blocks, strips = self.tile
+        rows = half // strips % blocks * self.rows
+        return half // (blocks * strips), rows, half % strips * STRIP
 
     def place(self, group: Any, panel: int) -> tuple[Any, Any]:
         """Where the channels of a warp begin: in a pixel of its slab, and where that begins."""

@@ -13,15 +13,12 @@ from kdsl_core.lang.arguments import facts_of
 from kdsl_fuse import arrays
 from kdsl_fuse.kernels import conv_depthwise_plan as plain
 from kdsl_fuse.kernels import conv_depthwise_space as space
-from kdsl_fuse.kernels.conv_depthwise_config import STRIP, DepthwiseConfig
+from kdsl_fuse.kernels.conv_depthwise_config import CLUSTERS, STRIP, DepthwiseConfig
 from kdsl_fuse.kernels.conv_depthwise_norm import Normalised
 from kdsl_fuse.kernels.conv_depthwise_sm90 import KERNELS
 from kdsl_fuse.kernels.conv_problem import ConvProblem
 from kdsl_fuse.kernels.gemm_sm90 import identity
 
-# blocks that share the channels of a pixel ↦ how many such clusters run at a time on an H200, with
-# one block on each multiprocessor
-_CLUSTERS = {1: 132, 2: 64, 3: 42, 4: 28, 6: 19, 8: 13}
 _MOMENTS = 24  # registers, about
 # channels of a slab, slabs, blocks of a multiprocessor, stages; what is chosen first comes first
 _WAYS = (
@@ -49,7 +46,7 @@ class NormalisedPlan:
     def grid(self) -> tuple[int, int]:
         """Parts of the channels, and clusters."""
         whole = plain.DepthwisePlan(self.problem, self.config, 1 << 20).grid[1]
-        return self.cluster, min(whole, _CLUSTERS[self.cluster] * self.config.blocks_per_sm)
+        return self.cluster, min(whole, CLUSTERS[self.cluster] * self.config.blocks_per_sm)
 
     @cached_property
     def launch(self) -> Any:
@@ -86,7 +83,7 @@ def candidates(problem: ConvProblem) -> list[NormalisedPlan]:
     p, base, found = problem, space.first(problem), []
     for channels, slabs, blocks, stages in _WAYS if base else ():
         parts, rest = divmod(p.channels, channels * slabs)
-        if rest or parts not in _CLUSTERS:
+        if rest or parts not in CLUSTERS:
             continue
         config = replace(
             base, channels=channels, slabs=slabs, teams=1, stages=stages, blocks_per_sm=blocks,

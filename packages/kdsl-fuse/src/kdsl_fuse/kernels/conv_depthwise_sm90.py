@@ -11,6 +11,7 @@ through shared memory (`stmatrix`, TMA).
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import kdsl_core as kd
@@ -22,6 +23,7 @@ from kdsl_fuse.kernels.conv_depthwise_config import (
 )
 from kdsl_fuse.kernels.conv_depthwise_norm import Moments, Normalised
 from kdsl_fuse.kernels.conv_depthwise_window import steps
+from kdsl_fuse.kernels.refilled_ring import RefilledRing, release
 from kdsl_fuse.kernels.vectors import neighbours
 
 
@@ -41,10 +43,8 @@ def conv_depthwise_sm90(
     block = Block(config, X, W, Y)
     if kd.thread_rank() == 0:
         block.load.prefetch()
-        for barrier in (block.arrived, block.emptied, block.weighed):
-            barrier.init()
-        for stage in range(config.stages):
-            block.released[stage] = 0
+        block.ring.init()
+        block.weighed.init()
         kd.fence_mbarrier_init()
     if kd.cluster_dim() == (1, 1, 1):
         kd.sync_threads()
@@ -77,9 +77,7 @@ class Block:
         self.load = kd.tma_load(X, self.input[..., 0], config.input_tile)
         out = self.output[..., 0, 0, 0]
         self.store = kd.tma_store(Y, out, (1, config.rows, STRIP, config.tile_channels))
-        self.arrived = kd.mbarrier(1, config.stages, name="arrived")
-        self.emptied = kd.mbarrier(config.warps, config.stages, name="emptied")
-        self.released = kd.smem(kd.i32, config.stages, name="released")
+        self.ring = RefilledRing(config.stages, config.warps)
         self.weighed = kd.mbarrier(name="weighed")
         self.channel = kd.block_idx()[0] * config.tile_channels
         self.first, self.step = kd.block_idx()[1], kd.grid_dim()[1]
@@ -97,11 +95,6 @@ class Block:
         column, rest = number % self.counts[2], number // self.counts[2]
         row, image = rest % self.counts[1], rest // self.counts[1]
         return image * images, row * rows, column * columns
-
-    def stage(self, turn: Any) -> tuple[Any, Any]:
-        """The stage of a tile, and the parity of its phase."""
-        stages = self.config.stages
-        return turn % stages, (turn // stages % 2).to(kd.u32)
 
 
 @kd.func
@@ -125,27 +118,12 @@ def bring(block, turn):
     c = block.config
     if block.first + turn * block.step < block.tiles:
         image, row, column = block.origin(turn)
-        stage, _ = block.stage(turn)
+        stage, arrived = block.ring.expect(turn, block.load.bytes)
         place = (
             image, row * c.stride[0] - c.padding[0], column * c.stride[1] - c.padding[1],
             block.channel,
         )  # fmt: skip
-        block.arrived[stage].arrive_expect(block.load.bytes)
-        block.load(block.input[..., stage], place, block.arrived[stage])
-
-
-@kd.func
-def release(block, turn):
-    """Give a tile's stage free; the last warp to do so brings the tile that takes its place.
-
-    Threads: one of each warp, behind the reads of all its lanes.
-    """
-    warps = block.config.warps
-    stage, parity = block.stage(turn)
-    block.emptied[stage].arrive()
-    if kd.atomic_add(block.released, stage, 1) % warps == warps - 1:
-        block.emptied[stage].wait(parity)  # what the others read comes before the copy
-        bring(block, turn + block.config.stages)
+        block.load(block.input[..., stage], place, arrived)
 
 
 @kd.func
@@ -156,15 +134,14 @@ def compute(worker):
     worker.read_weights()
     worker.read_fixed()
     for turn in kd.range(kd.ceil_div(block.tiles - block.first, block.step)):
-        stage, parity = block.stage(turn)
-        block.arrived[stage].wait(parity)
+        stage = block.ring.wait(turn)
         for unit in kd.range(worker.first_unit(turn), c.units, c.teams):
             fetched = worker.fetch(turn, unit)
             worker.convolve(stage, unit)
             worker.finish(turn, unit, fetched)
         kd.sync_warp()
         if worker.lane == 0:
-            release(block, turn)
+            release(block.ring, turn, partial(bring, block))
     if worker.leads:
         kd.tma_store_wait(0)
     if kd.cluster_dim() != (1, 1, 1):
@@ -205,12 +182,6 @@ class Worker:
         column = (lane % 8) * c.stride[1] + (shift + lane // 16) * c.dilation[1]
         inner, slab = c.place(self.group, c.panels[0])
         return c.swizzle(column * c.channels + inner) + slab
-
-    def place(self, half: Any) -> tuple[Any, Any, Any]:
-        """Image, row and column of a strip's first result in the tile."""
-        c = self.block.config
-        _, blocks, strips = c.tile
-        return half // (blocks * strips), half // strips % blocks * c.rows, half % strips * STRIP
 
     def first_unit(self, turn: Any) -> Any:
         """The team's first pair of strips of a tile; teams take turns over all tiles."""
@@ -255,7 +226,7 @@ class Worker:
         c = self.block.config
         images, rows, columns, _ = c.input_tile
         half = kd.minimum(2 * unit + self.lane // 8 % 2, c.halves - 1)
-        image, row, column = self.place(half)
+        image, row, column = c.strip(half)
         first = ((stage * c.slabs * images + image) * rows + row * c.stride[0]) * columns
         first = (first + column * c.stride[1]) * c.channels
         self.sums.fill(0.0)
@@ -310,7 +281,8 @@ class Worker:
     def places(self, turn: Any, unit: Any) -> list[tuple[Any, ...]]:
         """Image, row and column of the first results of both strips."""
         origin = self.block.origin(turn)
-        halves = [self.place(kd.as_scalar(2 * unit + half)) for half in range(2)]
+        strip = self.block.config.strip
+        halves = [strip(kd.as_scalar(2 * unit + half)) for half in range(2)]
         return [tuple(a + b for a, b in zip(origin, at, strict=True)) for at in halves]
 
     def fetch(self, turn: Any, unit: Any) -> dict[int, Any]:

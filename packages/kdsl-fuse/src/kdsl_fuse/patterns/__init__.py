@@ -12,6 +12,7 @@ from kdsl_fuse.patterns.conv_direct import ConvDirect
 from kdsl_fuse.patterns.conv_grouped import ConvGrouped
 from kdsl_fuse.patterns.conv_norm import ConvNorm
 from kdsl_fuse.patterns.conv_pointwise import ConvPointwise
+from kdsl_fuse.patterns.conv_separable import ConvSeparable
 from kdsl_fuse.patterns.copy import Copy
 from kdsl_fuse.patterns.custom import CustomKernel
 from kdsl_fuse.patterns.elementwise import Elementwise
@@ -28,6 +29,7 @@ ALL_PATTERNS: tuple[Pattern, ...] = (
     GemmEpilogue(),
     ConvPointwise(),
     ConvNorm(),
+    ConvSeparable(),
     ConvDepthwise(),
     ConvGrouped(),
     ConvDense(),

@@ -105,7 +105,7 @@ class FastConv(ABC):
         form = ConvForm.of(graph, match.anchor)
         assert isinstance(form, ConvForm), f"{match.anchor} was matched"
         tail, extras = build_tail(graph, match, fold=as_is)
-        if not all(map(_in_pairs, extras)):
+        if not all(map(in_pairs, extras)):
             return ConvDirect().lower(graph, match, options)
         form = replace(form, output=match.root, extras=extras, tail=tail)
         plan, preparation = self.plan(form, options)
@@ -127,7 +127,7 @@ class FastConv(ABC):
         )
 
 
-def _in_pairs(extra: Operand) -> bool:
+def in_pairs(extra: Operand) -> bool:
     """Whether two neighbouring filters of an extra can be read at a time, or have no step of 1."""
     if extra.strides[-1] != 1:
         return True

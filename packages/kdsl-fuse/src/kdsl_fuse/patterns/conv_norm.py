@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from kdsl_core.lang.launch import extent
-from kdsl_fuse.calls import KernelCall, Operand, Preparation
+from kdsl_fuse.calls import KernelCall, Preparation
 from kdsl_fuse.graph import Graph, Node
 from kdsl_fuse.match import Facts, grow_tail, side_nodes
 from kdsl_fuse.patterns.base import Example, Match, Options
+from kdsl_fuse.patterns.conv_chain import tail_of, up_to
 from kdsl_fuse.patterns.conv_fast import ConvForm
 from kdsl_fuse.patterns.conv_forms import guard
 from kdsl_fuse.patterns.folds import as_is
 from kdsl_fuse.patterns.plan_call import PlanCall
-from kdsl_fuse.patterns.tails import admit, as_seen, build_tail, evaluable, storable
+from kdsl_fuse.patterns.tails import admit, as_seen, evaluable, storable
 from kdsl_fuse.reasons import Reason
 from kdsl_fuse.tail import Tail
 
@@ -69,8 +69,10 @@ class ConvNorm:
     def match(self, facts: Facts, anchor: Node, options: Options) -> list[Match] | Reason:
         """The convolution, its norm, and each tail that has one way out."""
         form = ConvForm.of(facts.graph, anchor)
-        head, norm = _to_norm(facts, anchor)
-        if norm is None or isinstance(form, Reason) or not _fits(form, norm, options):
+        head, norm = up_to(facts, anchor, NORM)
+        if norm is None or isinstance(form, Reason) or not _over_channels(norm, head):
+            return []
+        if not _fits(form, norm, options):
             return []
         refused = guard((*facts.graph.operands(anchor), anchor))
         if refused is not None:
@@ -101,10 +103,10 @@ class ConvNorm:
         form = ConvForm.of(graph, match.anchor)
         assert isinstance(form, ConvForm), f"{match.anchor} was matched"
         at = next(i for i, node in enumerate(match.covered) if node.op.name == NORM)
-        before, first = _tail_of(graph, match, match.covered[:at])
+        before, first = tail_of(graph, match, match.covered[:at])
         norm = match.covered[at]
         parameters = [as_seen(graph, x, norm.shape, as_is) for x in graph.operands(norm)[1:]]
-        tail, others = _tail_of(graph, match, match.covered[at:])
+        tail, others = tail_of(graph, match, match.covered[at:])
         behind = Behind(len(parameters), tail)
         epilogue = Normalised(before, len(first), behind, norm.op["epsilon"])
         plan = choose(form.problem)
@@ -132,20 +134,9 @@ def _last(kf: Any, x: Any, w: Any) -> Any:
     return kf.transpose(made, (0, 2, 3, 1))
 
 
-def _to_norm(facts: Facts, anchor: Node) -> tuple[list[Node], Node | None]:
-    """The convolution with pointwise nodes up to a norm that alone reads them, and that norm."""
-    graph = facts.graph
-    growth = grow_tail(facts, [anchor], admit(graph, anchor, as_is), lambda node: None)
-    for size in growth.cuts:
-        head = growth.members[:size]
-        readers = graph.consumers(head[-1])
-        if len(readers) != 1 or graph.is_output(head[-1]) or readers[0].op.name != NORM:
-            continue
-        (norm,) = readers
-        over_channels = norm.op["axis"] == norm.rank - 1 and graph.operands(norm)[0] is head[-1]
-        rounds = head[-1].op.name == "Cast"  # which the kernel would not do before it normalises
-        return (head, norm) if over_channels and not rounds else (head, None)
-    return [anchor], None
+def _over_channels(norm: Node, head: list[Node]) -> bool:
+    """Whether the kernel normalises what it would not round before."""
+    return norm.op["axis"] == norm.rank - 1 and head[-1].op.name != "Cast"
 
 
 def _fits(form: ConvForm, norm: Node, options: Options) -> bool:
@@ -158,15 +149,3 @@ def _fits(form: ConvForm, norm: Node, options: Options) -> bool:
         return False
     x, w = map(Preparation().spec, (form.images, form.filters))
     return access_width(x, w, kd.spec(form.dtype, norm.shape), ()) is None
-
-
-def _tail_of(graph: Graph, match: Match, part: Sequence[Node]) -> tuple[Tail, tuple[Operand, ...]]:
-    """A part of the match as a tail of its first node, and what that loads."""
-    wanted = {x.name for node in part[1:] for x in graph.operands(node)}
-    recomputed: list[Node] = []
-    for node in reversed(match.recomputed):
-        if node.name in wanted:
-            recomputed.insert(0, node)
-            wanted |= {x.name for x in graph.operands(node)}
-    own = replace(match, covered=tuple(part), stores=(part[-1],), recomputed=tuple(recomputed))
-    return build_tail(graph, own, sums=(part[0],), fold=as_is)
