@@ -263,14 +263,14 @@ BAD: dict[str, tuple[str, Any]] = {
     "pointwise windows": ("K977", lambda: conv_separable(X, W, array(24, 3, 3, 16))),
     "types": ("K978", lambda: conv_separable(X, W.astype(np.float16), V)),
     "out": ("K977", lambda: conv_separable(X, W, V, out=X)),
-    "f32": ("K932", lambda: conv_separable(*(x.astype(np.float32) for x in (X, W, V)))),
-    "channels first": ("K932", lambda: conv_separable(X.transpose(0, 2, 3, 1)[..., :8], W[:8],
+    "f32": ("K999", lambda: conv_separable(*(x.astype(np.float32) for x in (X, W, V)))),
+    "channels first": ("K999", lambda: conv_separable(X.transpose(0, 2, 3, 1)[..., :8], W[:8],
                                                       V[..., :8])),
-    "strips": ("K933", lambda: SeparableConfig(WIDE, 16, 16, ONE)),
-    "odd filters": ("K933", lambda: SeparableConfig(CONFIG, 16, 20, ONE)),
-    "shares": ("K933", lambda: SeparableConfig(CONFIG, 16, 24, ONE, parts=2)),
-    "stages": ("K933", lambda: SeparableConfig(CONFIG, 16, 32, ONE, parts=2)),
-    "sums": ("K933", lambda: SeparableConfig(CONFIG, 16, 256, ONE)),
+    "strips": ("K979", lambda: SeparableConfig(WIDE, 16, 16, ONE)),
+    "odd filters": ("K979", lambda: SeparableConfig(CONFIG, 16, 20, ONE)),
+    "shares": ("K979", lambda: SeparableConfig(CONFIG, 16, 24, ONE, parts=2)),
+    "stages": ("K979", lambda: SeparableConfig(CONFIG, 16, 32, ONE, parts=2)),
+    "sums": ("K979", lambda: SeparableConfig(CONFIG, 16, 256, ONE)),
 }  # fmt: skip
 
 

@@ -110,7 +110,7 @@ class SeparableConfig:
             raise kd.ArgumentError(
                 f"{self.groups} warp groups share a tile of up to {strips} strips, got "
                 f"{self.window.halves}, and {self.parts} parts of the channels",
-                code="K933",
+                code="K979",
                 fix="take what `choose` gives as an example",
             )
         widths = self.filters % (EIGHT * self.shares) == 0 and 0 < self.filters <= WIDEST
@@ -121,14 +121,14 @@ class SeparableConfig:
                 f"{self.shares} shares of the channels, peers one of {PEERS}, stages two or more "
                 f"for each part (one is released while the next is read), got {self.filters} "
                 f"filters, {self.peers} peers, {self.window.stages} stages and {self.parts} parts",
-                code="K933",
+                code="K979",
                 fix="round the filters up, or share channels less",
             )
         if self.sums > MOST_SUMS:
             raise kd.ArgumentError(
                 f"a thread has up to {MOST_SUMS} sums, got {self.window.rows} rows of "
                 f"{self.filters} filters, which are {self.sums}",
-                code="K933",
+                code="K979",
                 fix="take fewer rows or filters",
             )
 

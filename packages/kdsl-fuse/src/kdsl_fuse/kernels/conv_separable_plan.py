@@ -165,7 +165,7 @@ def conv_separable(
     channels), biases (channels) and (filters), out (batch, rows, columns, filters); extras are
     broadcast to out. f16 or bf16, on Hopper.
     Memory: `out` is new where none is given. Starts and strides are multiples of 16 bytes.
-    Raises: ArgumentError K932 where `refusal` has a reason, K977 and K978 as `conv_depthwise`.
+    Raises: ArgumentError K999 where `refusal` has a reason, K977 and K978 as `conv_depthwise`.
     """
     first = depthwise.problem_of(x, w, *(depthwise.pair(n) for n in (stride, padding, 1)))
     problem = SeparableProblem(first, _filters_of(first, pointwise))
@@ -179,7 +179,7 @@ def conv_separable(
     if reason is not None:
         raise kd.ArgumentError(
             f"two convolutions do not share a kernel: {reason}",
-            code="K932",
+            code="K999",
             fix="call conv_depthwise, and conv2d_sm90 on its result",
         )
     behind = epilogue if pointwise_bias is None else depthwise.Biased(epilogue)
