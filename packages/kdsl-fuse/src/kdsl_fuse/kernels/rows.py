@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import kdsl_core as kd
-from kdsl_fuse.kernels.row_exchange import Exchange
+from kdsl_fuse.kernels.row_exchange import WARP, Exchange, Meeting
 from kdsl_fuse.kernels.row_programs import RowProgram
+from kdsl_fuse.kernels.row_ring import Ring
 from kdsl_fuse.kernels.row_staging import Stage
 from kdsl_fuse.kernels.vectors import begin, neighbours, put, widened
 
@@ -41,6 +42,8 @@ class RowConfig:
     partial: bool = True
     streamed: bool = False
     staged: int = 0
+    ring: int = 0
+    clusters: int = 0
     early: bool = True
     load: str = ""
     store: str = ""
@@ -49,7 +52,7 @@ class RowConfig:
     @property
     def threads(self) -> int:
         """Threads of a block."""
-        return self.lanes * self.groups
+        return self.lanes * self.groups + (WARP if self.ring else 0)
 
     @property
     def rows(self) -> int:
@@ -79,9 +82,12 @@ def rows(*arrays: kd.Tensor, program: kd.Static, config: kd.Static):
     Shapes: outputs, inputs and extras (…, n), extras perhaps broadcast by strides of 0; row outputs
     and row inputs (…). All leading modes are the same.
     """
-    begin(config)
     operands = Operands(program, arrays)
     share = Share(config, operands.full[0].shape)
+    if config.ring:
+        flow(program, operands, share, Meeting(config, program))
+        return
+    begin(config)
     exchange = Exchange(config, program)
     if config.in_turns:
         stream(program, operands, share, exchange)
@@ -93,7 +99,7 @@ def hold(program, operands, share, exchange):
     """Rows that stay in registers from their reading to their writing."""
     turns = range(share.config.vectors)
     labels = [operands.labels(row, share) for row in share.rows]
-    read = [[operands.read(row, v, share) for v in turns] for row in share.rows]
+    read = [operands.read(row, share) for row in share.rows]
     if share.config.early:
         extras = [[operands.extra(row, v, share) for v in turns] for row in share.rows]
     picked = [operands.picked(row, *label) for row, label in zip(share.rows, labels, strict=True)]
@@ -119,51 +125,82 @@ def hold(program, operands, share, exchange):
 
 @kd.func
 def stream(program, operands, share, exchange):
-    """Rows that are read again for each phase and for the results: from memory or from a stage."""
+    """A row that is read again for each phase and for the results: from memory or from a stage."""
     source = operands
     if share.config.staged:
         source = Stage(operands, share)
         source.copy(share)
+    take(program, operands, source, share, exchange)
+
+
+@kd.func
+def flow(program, operands, share, exchange):
+    """Row after row, which a warp has copied to shared memory meanwhile."""
+    ring, c = Ring(operands, share), share.config
+    if kd.thread_rank() == 0:
+        ring.init()
+        exchange.init()
+        kd.fence_mbarrier_init()
+    if c.cluster > 1:
+        kd.cluster_sync()
+    else:
+        kd.sync_threads()
+    begin(c)
+    if kd.warp_uniform(kd.warp_idx()) == c.lanes // WARP:
+        ring.fill(share)
+    else:
+        reader = ring.reader()
+        exchange.begin()
+        for row in share.all_rows():
+            take(program, operands, reader, share.at(row, 0), exchange)
+    if c.cluster > 1:  # nobody may still write to a block that has ended
+        kd.cluster_sync()
+
+
+@kd.func
+def take(program, operands, source, share, exchange):
+    """A row whose parts are read in turns from `source`, for each phase and for the results."""
     row, stats = share.rows[0], ()
     labels = operands.labels(row, share)
     picked = operands.picked(row, *labels)
-    vectors = range(share.config.vectors)
+    passes = len(program.phases) + (program.outputs > 0)
     for number, phase in enumerate(program.phases):
+        source.begin(number == 0, number == passes - 1)
 
         def state(part, phase=phase, stats=stats):
-            source.await_turn(part)
-            values = [operands.values(source.read(row, v, part)) for v in vectors]
+            values = [operands.values(vector) for vector in source.read(row, part)]
             found = phase.local(part.filled(values, phase, stats), stats)
             return tuple(kd.as_scalar(x) for x in found)
 
         held = [kd.rmem(x.dtype, 1).fill(x) for x in state(share)]
         for turn in kd.range(1, share.turns):
-            joined = phase.combine(tuple(x[0] for x in held), state(share.at(turn)))
+            joined = phase.combine(tuple(x[0] for x in held), state(share.at(row, turn)))
             for register, value in zip(held, joined, strict=True):
                 register[0] = value
         total = exchange.total(number, phase, tuple(x[0] for x in held))
         stats = (*stats, *phase.finish(total, share.count, stats))
     if program.outputs:
+        source.begin(False, True)
         for turn in kd.range(0, share.turns):
-            part = share.at(turn)
-            source.await_turn(part)
-            extras = [operands.extra(row, v, part) for v in vectors]
-            read = [source.read(row, v, part) for v in vectors]
-            for v in vectors:
-                operands.write(row, v, part, operands.values(read[v]), extras[v], stats)
+            part = share.at(row, turn)
+            extras = [operands.extra(row, v, part) for v in range(part.config.vectors)]
+            for v, read in enumerate(source.read(row, part)):
+                operands.write(row, v, part, operands.values(read), extras[v], stats)
     operands.write_row(row, share, stats, labels[0], picked)
 
 
 class Share:
     """Which rows and columns belong to a thread, in one turn of those that a row is taken in."""
 
-    def __init__(self, config: RowConfig, shape: Any, turn: Any = 0) -> None:
+    def __init__(self, config: RowConfig, shape: Any, row: Any = None, turn: Any = 0) -> None:
         self.config, self.shape, self.turn = config, shape, turn
         self.height, self.columns = kd.size(shape[0]), shape[1]
         self.count = kd.as_scalar(self.columns)
         self.lane = kd.thread_rank() % config.lanes
         first = kd.cluster_idx()[0] * config.rows + kd.thread_rank() // config.lanes
         self.rows = [first + config.groups * r for r in range(config.together)]
+        if row is not None:
+            self.rows = [row]
         self.part = kd.cluster_rank() * config.lanes + self.lane
 
     @property
@@ -171,9 +208,13 @@ class Share:
         """How often the threads take columns."""
         return self.config.staged or kd.ceil_div(self.columns, self.config.columns)
 
-    def at(self, turn: Any) -> Share:
-        """The same rows in another turn."""
-        return Share(self.config, self.shape, turn)
+    def at(self, row: Any, turn: Any) -> Share:
+        """A row in another turn."""
+        return Share(self.config, self.shape, row, turn)
+
+    def all_rows(self) -> Any:
+        """The rows that a cluster takes one after the other."""
+        return kd.range(kd.cluster_idx()[0], self.height, self.config.clusters)
 
     def column(self, v: int) -> Any:
         """The first column of the thread's vector `v`: threads take neighbouring vectors.
@@ -233,10 +274,14 @@ class Operands:
         )
         self.full = self.inputs
 
-    def await_turn(self, share: Share) -> None:
+    def begin(self, first: bool, last: bool) -> None:
         """Memory is always there."""
 
-    def read(self, row: Any, v: int, share: Share) -> list[list[Any]]:
+    def read(self, row: Any, share: Share) -> list[list[list[Any]]]:
+        """Vectors of each input."""
+        return [self.read_vector(row, v, share) for v in range(share.config.vectors)]
+
+    def read_vector(self, row: Any, v: int, share: Share) -> list[list[Any]]:
         """A vector of each input."""
         c, inside = share.config, share.inside(row, v)
         return [neighbours(x, (row, share.column(v)), 1, c.width, inside, c.load)

@@ -48,7 +48,8 @@ class RowsPlan:
     @property
     def grid(self) -> int:
         """Blocks."""
-        return -(-self.height // self.config.rows) * self.config.cluster
+        clusters = -(-self.height // self.config.rows)
+        return min(clusters, self.config.clusters or clusters) * self.config.cluster
 
     @property
     def cluster(self) -> int | None:
