@@ -98,6 +98,8 @@ class Reader:
             for v, place in enumerate(places)
         ]
         if self.last:
+            if c.early:
+                kd.fence_proxy_async()
             kd.sync_warp()
             self.stages.release(kd.lane_idx())
         return found

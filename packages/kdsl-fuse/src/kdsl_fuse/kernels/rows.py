@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import kdsl_core as kd
+from kdsl_core.lang.tracer import current
 from kdsl_fuse.kernels.row_exchange import WARP, Exchange, Meeting
 from kdsl_fuse.kernels.row_programs import RowProgram
 from kdsl_fuse.kernels.row_ring import Ring
@@ -42,6 +43,8 @@ class RowConfig:
     partial: bool = True
     streamed: bool = False
     staged: int = 0
+    kept: int = 0
+    resident: int = 0
     ring: int = 0
     clusters: int = 0
     early: bool = True
@@ -82,6 +85,8 @@ def rows(*arrays: kd.Tensor, program: kd.Static, config: kd.Static):
     Shapes: outputs, inputs and extras (…, n), extras perhaps broadcast by strides of 0; row outputs
     and row inputs (…). All leading modes are the same.
     """
+    if config.resident:
+        current().kernel.min_blocks_per_sm = config.resident
     operands = Operands(program, arrays)
     share = Share(config, operands.full[0].shape)
     if config.ring:
@@ -162,6 +167,8 @@ def take(program, operands, source, share, exchange):
     """A row whose parts are read in turns from `source`, for each phase and for the results."""
     row, stats = share.rows[0], ()
     labels = operands.labels(row, share)
+    rest = share.at(row, None)
+    kept = operands.read(row, rest) if share.config.kept else []
     picked = operands.picked(row, *labels)
     passes = len(program.phases) + (program.outputs > 0)
     for number, phase in enumerate(program.phases):
@@ -177,15 +184,22 @@ def take(program, operands, source, share, exchange):
             joined = phase.combine(tuple(x[0] for x in held), state(share.at(row, turn)))
             for register, value in zip(held, joined, strict=True):
                 register[0] = value
-        total = exchange.total(number, phase, tuple(x[0] for x in held))
+        found = tuple(x[0] for x in held)
+        if kept:
+            values = rest.filled([operands.values(x) for x in kept], phase, stats)
+            found = phase.combine(found, phase.local(values, stats))
+        total = exchange.total(number, phase, found)
         stats = (*stats, *phase.finish(total, share.count, stats))
     if program.outputs:
         source.begin(False, True)
         for turn in kd.range(0, share.turns):
             part = share.at(row, turn)
-            extras = [operands.extra(row, v, part) for v in range(part.config.vectors)]
+            extras = [operands.extra(row, v, part) for v in range(part.vectors)]
             for v, read in enumerate(source.read(row, part)):
                 operands.write(row, v, part, operands.values(read), extras[v], stats)
+        extras = [operands.extra(row, v, rest) for v, _ in enumerate(kept)]
+        for v, read in enumerate(kept):
+            operands.write(row, v, rest, operands.values(read), extras[v], stats)
     operands.write_row(row, share, stats, labels[0], picked)
 
 
@@ -202,6 +216,11 @@ class Share:
         if row is not None:
             self.rows = [row]
         self.part = kd.cluster_rank() * config.lanes + self.lane
+
+    @property
+    def vectors(self) -> int:
+        """Vectors of a thread in this turn."""
+        return self.config.kept if self.turn is None else self.config.vectors
 
     @property
     def turns(self) -> Any:
@@ -222,6 +241,8 @@ class Share:
         Vectors of a block lie side by side where they are staged, for one copy.
         """
         c = self.config
+        if self.turn is None:
+            return c.staged * c.columns + (self.part + v * c.cluster * c.lanes) * c.width
         if c.staged:
             block = self.turn * c.cluster + kd.cluster_rank()
             return block * c.chunk + (v * c.lanes + self.lane) * c.width
@@ -230,6 +251,8 @@ class Share:
     def reaches(self, v: int) -> Any:
         """Whether vector `v` lies in the row; None where that is certain."""
         c = self.config
+        if c.kept and self.turn is not None:
+            return None
         if c.streamed or (c.ragged and (c.staged or v == c.vectors - 1)):
             return kd.as_scalar(self.column(v) < self.columns)
         return None
@@ -279,7 +302,7 @@ class Operands:
 
     def read(self, row: Any, share: Share) -> list[list[list[Any]]]:
         """Vectors of each input."""
-        return [self.read_vector(row, v, share) for v in range(share.config.vectors)]
+        return [self.read_vector(row, v, share) for v in range(share.vectors)]
 
     def read_vector(self, row: Any, v: int, share: Share) -> list[list[Any]]:
         """A vector of each input."""

@@ -247,8 +247,9 @@ def _staged(
 
 def staged_by(config: RowConfig, columns: int) -> RowConfig:
     """The same threads for a staged row, in as many turns as its columns take."""
-    turns = -(-columns // config.columns)
-    ragged = config.columns * turns != columns
+    kept = config.kept * config.lanes * config.cluster * config.width
+    turns = max(-(-(columns - kept) // config.columns), 1)
+    ragged = config.columns * turns + kept != columns
     return replace(config, staged=turns, ragged=ragged, partial=False, groups=1, together=1)
 
 
