@@ -170,36 +170,43 @@ def take(program, operands, source, share, exchange):
     rest = share.at(row, None)
     kept = operands.read(row, rest) if share.config.kept else []
     picked = operands.picked(row, *labels)
-    passes = len(program.phases) + (program.outputs > 0)
     for number, phase in enumerate(program.phases):
-        source.begin(number == 0, number == passes - 1)
 
         def state(part, phase=phase, stats=stats):
             values = [operands.values(vector) for vector in source.read(row, part)]
-            found = phase.local(part.filled(values, phase, stats), stats)
-            return tuple(kd.as_scalar(x) for x in found)
+            return part.filled(values, phase, stats)
 
-        held = [kd.rmem(x.dtype, 1).fill(x) for x in state(share)]
+        first = phase.local(state(share), stats)
+        held = [kd.rmem(x.dtype, 1).fill(x) for x in map(kd.as_scalar, first)]
         for turn in kd.range(1, share.turns):
-            joined = phase.combine(tuple(x[0] for x in held), state(share.at(row, turn)))
+            joined = phase.extend(tuple(x[0] for x in held), state(share.at(row, turn)), stats)
             for register, value in zip(held, joined, strict=True):
-                register[0] = value
+                register[0] = kd.as_scalar(value)
         found = tuple(x[0] for x in held)
         if kept:
             values = rest.filled([operands.values(x) for x in kept], phase, stats)
-            found = phase.combine(found, phase.local(values, stats))
+            found = phase.extend(found, values, stats)
+        if number == len(program.phases) - 1 and share.config.early:
+            ahead = operands.all_extras(row, share)
         total = exchange.total(number, phase, found)
         stats = (*stats, *phase.finish(total, share.count, stats))
     if program.outputs:
-        source.begin(False, True)
-        for turn in kd.range(0, share.turns):
-            part = share.at(row, turn)
-            extras = [operands.extra(row, v, part) for v in range(part.vectors)]
-            for v, read in enumerate(source.read(row, part)):
-                operands.write(row, v, part, operands.values(read), extras[v], stats)
-        extras = [operands.extra(row, v, rest) for v, _ in enumerate(kept)]
-        for v, read in enumerate(kept):
-            operands.write(row, v, rest, operands.values(read), extras[v], stats)
+        if share.config.staged:
+            parts = [share.at(row, turn) for turn in range(share.turns)]
+            for part, after in zip(parts, [*parts[1:], rest if kept else None], strict=True):
+                if share.config.early:
+                    extras, ahead = ahead, operands.all_extras(row, after) if after else None
+                else:
+                    extras = operands.all_extras(row, part)
+                operands.write_all(row, part, source.read(row, part), extras, stats)
+            if kept:
+                extras = ahead if share.config.early else operands.all_extras(row, rest)
+                operands.write_all(row, rest, kept, extras, stats)
+        else:
+            for turn in kd.range(0, share.turns):
+                part = share.at(row, turn)
+                extras = operands.all_extras(row, part)
+                operands.write_all(row, part, source.read(row, part), extras, stats)
     operands.write_row(row, share, stats, labels[0], picked)
 
 
@@ -320,6 +327,15 @@ class Operands:
         inside = share.inside(row, v)
         return [neighbours(x, (row, share.column(v)), 1, share.config.width, inside)
                 for x in self.extras]  # fmt: skip
+
+    def all_extras(self, row: Any, share: Share) -> list[list[list[Any]]]:
+        """Vectors of each operand of the epilogue."""
+        return [self.extra(row, v, share) for v in range(share.vectors)]
+
+    def write_all(self, row: Any, share: Share, read: Any, extras: Any, stats: Any) -> None:
+        """Compute and write vectors of each output."""
+        for v, (vector, own) in enumerate(zip(read, extras, strict=True)):
+            self.write(row, v, share, self.values(vector), own, stats)
 
     def write(self, row: Any, v: int, share: Share, values: Any, extras: Any, stats: Any) -> None:
         """Compute and write a vector of each output."""
