@@ -84,16 +84,15 @@ class PipelineWriter:
         self.pipeline = pipeline
         self.at = at
 
-    def acquire(self, bytes: Any = None) -> tuple[Any, Mbarrier]:
+    def acquire(self) -> tuple[Any, Mbarrier]:
         """Wait until the stage is free, and announce its bytes: the stage and its `full` barrier.
 
-        The copies into the stage must complete on this barrier, as many bytes as the pipeline's
-        stages have, or `bytes`.
+        The copies into the stage must complete on this barrier, `bytes` of them in all.
         """
         stage = self.at.stage
         self.pipeline.empty[stage].wait(self.at.parity)
         barrier = self.pipeline.full[stage]
-        barrier.arrive_expect(self.pipeline.bytes if bytes is None else bytes)
+        barrier.arrive_expect(self.pipeline.bytes)
         return stage, barrier
 
     def advance(self) -> None:

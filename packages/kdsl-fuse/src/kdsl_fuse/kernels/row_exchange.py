@@ -9,13 +9,6 @@ import kdsl_core as kd
 WARP = 32
 
 
-@kd.struct
-class Count:
-    """How often the threads of a row have met."""
-
-    now: kd.u32
-
-
 class Exchange:
     """Combines what each thread found in its part of a row; all of them get the total.
 
@@ -31,7 +24,7 @@ class Exchange:
         self.program = program
         self.warps = -(-config.lanes // WARP)
         self.slots = self.warps * self.cluster
-        self.met = self.cluster == 1 or config.ring > 0
+        self.met = self.cluster == 1
         if not self.met:
             kd.cluster_arrive(relaxed=True)  # this block runs: peers may write to it
 
@@ -78,49 +71,6 @@ class Exchange:
     def _slot(self, there: Any, slot: Any, first: int, group: Any) -> Any:
         whole = first + WARP <= self.slots or self.slots & (self.slots - 1) == 0
         return there.load((slot, group), None if whole else slot < self.slots)
-
-
-class Meeting(Exchange):
-    """The same for blocks that take row after row, and copy rows meanwhile.
-
-    Warps arrive at an mbarrier of each block that has a part in the row when they have written
-    their states there. They meet by turns at two barriers, and write to two buffers: a warp that
-    goes on from one meeting may come to the next before another has been told of all arrivals.
-
-    Threads: all that read rows; `init` by one, then a barrier of all blocks of the cluster.
-    """
-
-    def __init__(self, config: Any, program: Any) -> None:
-        super().__init__(config, program)
-        self.all = kd.mbarrier(self.slots, 2, name="meeting") if self.slots > 1 else None
-
-    def init(self) -> None:
-        """Initialise the barriers."""
-        if self.all is not None:
-            self.all.init()
-
-    def begin(self) -> None:
-        """Nothing has been added up so far."""
-        self.count = Count(0)
-
-    def _over_warps(self, number: int, phase: Any, state: tuple[Any, ...]) -> tuple[Any, ...]:
-        held = [kd.smem(x.dtype, (self.slots, 2), name=f"phase{number}") for x in state]
-        count = kd.as_scalar(self.count.now)
-        turn, parity = (count % 2).to(kd.i32), count // 2 % 2
-        lane, here = kd.lane_idx(), self.all[turn]
-        acts, rank = lane == 0, None
-        slot = kd.warp_idx()
-        if self.cluster > 1:
-            acts, rank = lane < self.cluster, lane % self.cluster
-            slot = kd.cluster_rank() * self.warps + slot
-        for own, value in zip(held, state, strict=True):
-            there = own if rank is None else kd.peer(own, rank)
-            there.store((slot, turn), value, acts)
-        kd.sync_warp()  # all lanes have read what they were told at the meeting before
-        here.arrive(rank=rank, pred=acts)
-        here.wait(parity)
-        self.count.now = count + 1
-        return self._gathered(phase, held, state, lane, turn)
 
 
 def over_lanes(phase: Any, state: tuple[Any, ...], lanes: int) -> tuple[Any, ...]:

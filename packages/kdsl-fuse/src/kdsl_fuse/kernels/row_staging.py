@@ -53,12 +53,12 @@ class Stage:
                 count = size.assume_divisible(16 // x.dtype.bytes)
                 kd.bulk_load(source, there, count, barrier, cache=policy)
 
-    def begin(self, first: bool, last: bool) -> None:
-        """Turns that have come stay."""
-
     def read(self, row: Any, share: Any) -> list[list[list[Any]]]:
-        """Vectors of each input, of a turn that has come."""
-        c = share.config
+        """Vectors of each input, of a turn that has come: the wait is over at once the next time."""
         self.arrived[share.turn].wait(0)
-        places = [(share.turn * c.chunk + (v * c.lanes + share.lane) * c.width, share.inside(row, v)) for v in range(c.vectors)]
-        return [[list(x.load_vector(place, c.width, inside)) for x in self.buffers] for place, inside in places]
+        return [self._vector(row, v, share) for v in range(share.vectors)]
+
+    def _vector(self, row: Any, v: int, share: Any) -> list[list[Any]]:
+        c, inside = share.config, share.inside(row, v)
+        place = share.turn * c.chunk + (v * c.lanes + share.lane) * c.width
+        return [list(x.load_vector(place, c.width, inside)) for x in self.buffers]

@@ -10,11 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import kdsl_core as kd
-from kdsl_core.lang.tracer import current
-from kdsl_fuse.kernels.row_exchange import WARP, Exchange, Meeting
+from kdsl_fuse.kernels.row_exchange import Exchange
 from kdsl_fuse.kernels.row_programs import RowProgram
-from kdsl_fuse.kernels.row_ring import Ring
-from kdsl_fuse.kernels.row_staging import Stage
+from kdsl_fuse.kernels.row_turns import take_in_turns
 from kdsl_fuse.kernels.vectors import begin, neighbours, put, widened
 
 
@@ -45,8 +43,6 @@ class RowConfig:
     staged: int = 0
     kept: int = 0
     resident: int = 0
-    ring: int = 0
-    clusters: int = 0
     early: bool = True
     load: str = ""
     store: str = ""
@@ -55,7 +51,7 @@ class RowConfig:
     @property
     def threads(self) -> int:
         """Threads of a block."""
-        return self.lanes * self.groups + (WARP if self.ring else 0)
+        return self.lanes * self.groups
 
     @property
     def rows(self) -> int:
@@ -86,16 +82,13 @@ def rows(*arrays: kd.Tensor, program: kd.Static, config: kd.Static):
     and row inputs (…). All leading modes are the same.
     """
     if config.resident:
-        current().kernel.min_blocks_per_sm = config.resident
+        kd.min_blocks_per_sm(config.resident)
+    begin(config)
     operands = Operands(program, arrays)
     share = Share(config, operands.full[0].shape)
-    if config.ring:
-        flow(program, operands, share, Meeting(config, program))
-        return
-    begin(config)
     exchange = Exchange(config, program)
     if config.in_turns:
-        stream(program, operands, share, exchange)
+        take_in_turns(program, operands, share, exchange)
     else:
         hold(program, operands, share, exchange)
 
@@ -128,100 +121,16 @@ def hold(program, operands, share, exchange):
         operands.write_row(row, share, stats[r], labels[r][0], picked[r])
 
 
-@kd.func
-def stream(program, operands, share, exchange):
-    """A row that is read again for each phase and for the results: from memory or from a stage."""
-    source = operands
-    if share.config.staged:
-        source = Stage(operands, share)
-        source.copy(share)
-    take(program, operands, source, share, exchange)
-
-
-@kd.func
-def flow(program, operands, share, exchange):
-    """Row after row, which a warp has copied to shared memory meanwhile."""
-    ring, c = Ring(operands, share), share.config
-    if kd.thread_rank() == 0:
-        ring.init()
-        exchange.init()
-        kd.fence_mbarrier_init()
-    if c.cluster > 1:
-        kd.cluster_sync()
-    else:
-        kd.sync_threads()
-    begin(c)
-    if kd.warp_uniform(kd.warp_idx()) == c.lanes // WARP:
-        ring.fill(share)
-    else:
-        reader = ring.reader()
-        exchange.begin()
-        for row in share.all_rows():
-            take(program, operands, reader, share.at(row, 0), exchange)
-    if c.cluster > 1:  # nobody may still write to a block that has ended
-        kd.cluster_sync()
-
-
-@kd.func
-def take(program, operands, source, share, exchange):
-    """A row whose parts are read in turns from `source`, for each phase and for the results."""
-    row, stats = share.rows[0], ()
-    labels = operands.labels(row, share)
-    rest = share.at(row, None)
-    kept = operands.read(row, rest) if share.config.kept else []
-    picked = operands.picked(row, *labels)
-    for number, phase in enumerate(program.phases):
-
-        def state(part, phase=phase, stats=stats):
-            values = [operands.values(vector) for vector in source.read(row, part)]
-            return part.filled(values, phase, stats)
-
-        first = phase.local(state(share), stats)
-        held = [kd.rmem(x.dtype, 1).fill(x) for x in map(kd.as_scalar, first)]
-        for turn in kd.range(1, share.turns):
-            joined = phase.extend(tuple(x[0] for x in held), state(share.at(row, turn)), stats)
-            for register, value in zip(held, joined, strict=True):
-                register[0] = kd.as_scalar(value)
-        found = tuple(x[0] for x in held)
-        if kept:
-            values = rest.filled([operands.values(x) for x in kept], phase, stats)
-            found = phase.extend(found, values, stats)
-        if number == len(program.phases) - 1 and share.config.early:
-            ahead = operands.all_extras(row, share)
-        total = exchange.total(number, phase, found)
-        stats = (*stats, *phase.finish(total, share.count, stats))
-    if program.outputs:
-        if share.config.staged:
-            parts = [share.at(row, turn) for turn in range(share.turns)]
-            for part, after in zip(parts, [*parts[1:], rest if kept else None], strict=True):
-                if share.config.early:
-                    extras, ahead = ahead, operands.all_extras(row, after) if after else None
-                else:
-                    extras = operands.all_extras(row, part)
-                operands.write_all(row, part, source.read(row, part), extras, stats)
-            if kept:
-                extras = ahead if share.config.early else operands.all_extras(row, rest)
-                operands.write_all(row, rest, kept, extras, stats)
-        else:
-            for turn in kd.range(0, share.turns):
-                part = share.at(row, turn)
-                extras = operands.all_extras(row, part)
-                operands.write_all(row, part, source.read(row, part), extras, stats)
-    operands.write_row(row, share, stats, labels[0], picked)
-
-
 class Share:
     """Which rows and columns belong to a thread, in one turn of those that a row is taken in."""
 
-    def __init__(self, config: RowConfig, shape: Any, row: Any = None, turn: Any = 0) -> None:
+    def __init__(self, config: RowConfig, shape: Any, turn: Any = 0) -> None:
         self.config, self.shape, self.turn = config, shape, turn
         self.height, self.columns = kd.size(shape[0]), shape[1]
         self.count = kd.as_scalar(self.columns)
         self.lane = kd.thread_rank() % config.lanes
         first = kd.cluster_idx()[0] * config.rows + kd.thread_rank() // config.lanes
         self.rows = [first + config.groups * r for r in range(config.together)]
-        if row is not None:
-            self.rows = [row]
         self.part = kd.cluster_rank() * config.lanes + self.lane
 
     @property
@@ -234,13 +143,9 @@ class Share:
         """How often the threads take columns."""
         return self.config.staged or kd.ceil_div(self.columns, self.config.columns)
 
-    def at(self, row: Any, turn: Any) -> Share:
-        """A row in another turn."""
-        return Share(self.config, self.shape, row, turn)
-
-    def all_rows(self) -> Any:
-        """The rows that a cluster takes one after the other."""
-        return kd.range(kd.cluster_idx()[0], self.height, self.config.clusters)
+    def at(self, turn: Any) -> Share:
+        """The same rows in another turn; None for what is kept."""
+        return Share(self.config, self.shape, turn)
 
     def column(self, v: int) -> Any:
         """The first column of the thread's vector `v`: threads take neighbouring vectors.
@@ -304,9 +209,6 @@ class Operands:
         )
         self.full = self.inputs
 
-    def begin(self, first: bool, last: bool) -> None:
-        """Memory is always there."""
-
     def read(self, row: Any, share: Share) -> list[list[list[Any]]]:
         """Vectors of each input."""
         return [self.read_vector(row, v, share) for v in range(share.vectors)]
@@ -328,11 +230,11 @@ class Operands:
         return [neighbours(x, (row, share.column(v)), 1, share.config.width, inside)
                 for x in self.extras]  # fmt: skip
 
-    def all_extras(self, row: Any, share: Share) -> list[list[list[Any]]]:
+    def extras_of(self, row: Any, share: Share) -> list[list[list[Any]]]:
         """Vectors of each operand of the epilogue."""
         return [self.extra(row, v, share) for v in range(share.vectors)]
 
-    def write_all(self, row: Any, share: Share, read: Any, extras: Any, stats: Any) -> None:
+    def write_vectors(self, row: Any, share: Share, read: Any, extras: Any, stats: Any) -> None:
         """Compute and write vectors of each output."""
         for v, (vector, own) in enumerate(zip(read, extras, strict=True)):
             self.write(row, v, share, self.values(vector), own, stats)

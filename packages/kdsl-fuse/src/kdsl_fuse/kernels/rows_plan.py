@@ -48,8 +48,7 @@ class RowsPlan:
     @property
     def grid(self) -> int:
         """Blocks."""
-        clusters = -(-self.height // self.config.rows)
-        return min(clusters, self.config.clusters or clusters) * self.config.cluster
+        return -(-self.height // self.config.rows) * self.config.cluster
 
     @property
     def cluster(self) -> int | None:
