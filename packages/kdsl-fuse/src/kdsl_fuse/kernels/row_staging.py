@@ -56,7 +56,7 @@ class Stage:
     def read(self, row: Any, share: Any) -> list[list[list[Any]]]:
         """Vectors of each input, of a turn that has come: the wait is over at once the next time."""
         self.arrived[share.turn].wait(0)
-        return [self._vector(row, v, share) for v in range(share.vectors)]
+        return [self._vector(row, v, share) for v in range(share.config.vectors)]
 
     def _vector(self, row: Any, v: int, share: Any) -> list[list[Any]]:
         c, inside = share.config, share.inside(row, v)

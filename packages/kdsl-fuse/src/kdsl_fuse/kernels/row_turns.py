@@ -10,7 +10,7 @@ from kdsl_fuse.kernels.row_staging import Stage
 
 @kd.func
 def take_in_turns(program, operands, share, exchange):
-    """One row, from memory or from a stage, and what is kept of it in registers."""
+    """One row, from memory, or from a stage and registers."""
     turns = Turns(program, operands, share)
     turns.begin()
     labels = operands.labels(turns.row, share)
@@ -28,46 +28,47 @@ def take_in_turns(program, operands, share, exchange):
 
 
 class Turns:
-    """The turns in which the threads of a row read it; the last may be kept in registers.
+    """The turns in which the threads of a row read it.
 
-    `ahead` are the epilogue's operands of the turn that is written next: they are on their way
-    from L2 while the one before is computed, and during the last meeting of the row's threads.
+    Of a staged row the last ones may be `kept` in registers. `ahead` are the epilogue's operands of
+    the turn that is written next: they are on their way from L2 while the one before is computed,
+    and while the row's threads meet for the last time.
     """
 
     def __init__(self, program: Any, operands: Any, share: Any) -> None:
         self.program, self.operands, self.share = program, operands, share
         self.config, self.row = share.config, share.rows[0]
         self.source = Stage(operands, share) if self.config.staged else operands
-        self.rest, self.kept = share.at(None), []
+        self.kept: list[tuple[Any, Any]] = []
         self.ahead: Any = None
 
     def begin(self) -> None:
         """Have the stage filled, read what is kept."""
-        if self.config.staged:
+        c = self.config
+        if c.staged:
             self.source.copy(self.share)
-        if self.config.kept:
-            self.kept = self.operands.read(self.row, self.rest)
+        rest = [self.share.at(turn) for turn in range(c.staged, c.staged + c.kept)]
+        self.kept = [(part, self.operands.read(self.row, part)) for part in rest]
 
     @kd.func
     def reduced(self, phase, stats):
         """This thread's state of a phase."""
 
-        def values(part):
-            read = self.source.read(self.row, part)
+        def values(part, read):
             return part.filled([self.operands.values(x) for x in read], phase, stats)
 
-        first = phase.local(values(self.share), stats)
+        first = phase.local(values(self.share, self.source.read(self.row, self.share)), stats)
         held = [kd.rmem(x.dtype, 1).fill(x) for x in map(kd.as_scalar, first)]
-        for turn in kd.range(1, self.share.turns):
-            more = values(self.share.at(turn))
+        for turn in kd.range(1, self.config.staged or self.share.turns):
+            part = self.share.at(turn)
+            more = values(part, self.source.read(self.row, part))
             joined = phase.extend(tuple(x[0] for x in held), more, stats)
             for register, value in zip(held, joined, strict=True):
                 register[0] = kd.as_scalar(value)
         state = tuple(x[0] for x in held)
-        if not self.kept:
-            return state
-        kept = [self.operands.values(x) for x in self.kept]
-        return phase.extend(state, self.rest.filled(kept, phase, stats), stats)
+        for part, read in self.kept:
+            state = phase.extend(state, values(part, read), stats)
+        return state
 
     def look_ahead(self, part: Any) -> None:
         """Read the epilogue's operands of a turn, so that they come in time."""
@@ -79,20 +80,20 @@ class Turns:
         """Compute and write the results."""
         if self.config.streamed:
             for turn in kd.range(0, self.share.turns):
-                self._write(self.share.at(turn), stats)
+                part = self.share.at(turn)
+                self._write(part, self.source.read(self.row, part), stats, None)
         else:
-            parts = [self.share.at(turn) for turn in range(self.share.turns)]
-            if self.kept:
-                parts.append(self.rest)
-            for part, after in zip(parts, [*parts[1:], None], strict=True):
-                self._write(part, stats, after)
+            kept = dict(self.kept)
+            parts = [self.share.at(turn) for turn in range(self.config.staged)]
+            for part, after in zip([*parts, *kept], [*parts[1:], *kept, None], strict=True):
+                self._write(part, kept.get(part), stats, after)
 
-    def _write(self, part: Any, stats: Any, after: Any = None) -> None:
-        read, own = self.kept, self.ahead
-        if self.ahead is None:
+    def _write(self, part: Any, read: Any, stats: Any, after: Any) -> None:
+        own = self.ahead
+        if own is None:
             own = self.operands.extras_of(self.row, part)
         elif after is not None:
             self.look_ahead(after)
-        if part is not self.rest:
+        if read is None:
             read = self.source.read(self.row, part)
         self.operands.write_vectors(self.row, part, read, own, stats)

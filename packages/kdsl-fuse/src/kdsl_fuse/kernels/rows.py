@@ -25,10 +25,12 @@ class RowConfig:
     threads, and each takes `together` rows at a time. `ragged` says that the last of a thread's
     vectors may lie behind the row's end, `partial` that the last block has too few rows. Rows that
     are too long to be held are `streamed`: read again for each phase and for the results; or they
-    are `staged` in shared memory, so many times `columns` of them, and read there.
-    `early` reads operands of the epilogue before the reductions. `load` and `store` are the cache
-    operators of what is read and written once. `overlap` says that the kernel itself waits for the
-    launch before, which takes sm_90, as clusters and stages do.
+    are `staged` in shared memory, so many times `columns` of them, and read there, while `kept`
+    times `columns` behind them stay in registers.
+    `early` reads operands of the epilogue before the reductions, of staged rows a turn ahead. With
+    `resident` a thread has so few registers that as many blocks share a multiprocessor. `load` and
+    `store` are the cache operators of what is read and written once. `overlap` says that the kernel
+    itself waits for the launch before, which takes sm_90, as clusters and stages do.
     """
 
     width: int
@@ -134,17 +136,13 @@ class Share:
         self.part = kd.cluster_rank() * config.lanes + self.lane
 
     @property
-    def vectors(self) -> int:
-        """Vectors of a thread in this turn."""
-        return self.config.kept if self.turn is None else self.config.vectors
-
-    @property
     def turns(self) -> Any:
         """How often the threads take columns."""
-        return self.config.staged or kd.ceil_div(self.columns, self.config.columns)
+        c = self.config
+        return c.staged + c.kept if c.staged else kd.ceil_div(self.columns, c.columns)
 
     def at(self, turn: Any) -> Share:
-        """The same rows in another turn; None for what is kept."""
+        """The same rows in another turn."""
         return Share(self.config, self.shape, turn)
 
     def column(self, v: int) -> Any:
@@ -153,8 +151,6 @@ class Share:
         Vectors of a block lie side by side where they are staged, for one copy.
         """
         c = self.config
-        if self.turn is None:
-            return c.staged * c.columns + (self.part + v * c.cluster * c.lanes) * c.width
         if c.staged:
             block = self.turn * c.cluster + kd.cluster_rank()
             return block * c.chunk + (v * c.lanes + self.lane) * c.width
@@ -163,9 +159,12 @@ class Share:
     def reaches(self, v: int) -> Any:
         """Whether vector `v` lies in the row; None where that is certain."""
         c = self.config
-        if c.kept and self.turn is not None:
-            return None
-        if c.streamed or (c.ragged and (c.staged or v == c.vectors - 1)):
+        if c.staged:
+            known = isinstance(self.turn, int)
+            ends = self.turn == self.turns - 1 if known else not c.kept
+        else:
+            ends = v == c.vectors - 1
+        if c.streamed or (c.ragged and ends):
             return kd.as_scalar(self.column(v) < self.columns)
         return None
 
@@ -211,7 +210,7 @@ class Operands:
 
     def read(self, row: Any, share: Share) -> list[list[list[Any]]]:
         """Vectors of each input."""
-        return [self.read_vector(row, v, share) for v in range(share.vectors)]
+        return [self.read_vector(row, v, share) for v in range(share.config.vectors)]
 
     def read_vector(self, row: Any, v: int, share: Share) -> list[list[Any]]:
         """A vector of each input."""
@@ -232,7 +231,7 @@ class Operands:
 
     def extras_of(self, row: Any, share: Share) -> list[list[list[Any]]]:
         """Vectors of each operand of the epilogue."""
-        return [self.extra(row, v, share) for v in range(share.vectors)]
+        return [self.extra(row, v, share) for v in range(share.config.vectors)]
 
     def write_vectors(self, row: Any, share: Share, read: Any, extras: Any, stats: Any) -> None:
         """Compute and write vectors of each output."""

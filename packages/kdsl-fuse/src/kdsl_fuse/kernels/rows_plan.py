@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from kdsl_core.dtypes import f32
 from kdsl_core.errors import ArgumentError
 from kdsl_core.lang.spec import ArraySpec
 from kdsl_fuse import arrays
@@ -23,9 +24,14 @@ _BLOCK = 256  # threads where a row takes fewer
 _MOST_LANES = 512
 _MOST_BLOCKS = 8  # of a cluster on every chip that has clusters
 _HELD_BYTES = 128  # of inputs that a thread has under way, and of values that it holds
-_HELD_LANES = 256  # of a row that may be staged: a longer one is
-_STAGE_BYTES = 72 << 10  # of a block's part of a row: three blocks share a multiprocessor
-MOST_STAGE_BYTES = 216 << 10  # where eight blocks cannot have less
+_HELD_LANES = 256  # of a row that is held: a longer one is taken in turns
+_SHARED_BYTES = 228 << 10  # of a multiprocessor
+_OWN_BYTES = 1280  # of each block of it: what the driver takes, and barriers
+_TOTAL_BYTES = 8  # of a warp of the row: a number or two for each of two phases
+_PART_BYTES = 128 << 10  # of a block's part of a row, of which two share a multiprocessor
+_KEPT_BYTES = 64  # of a part, in each thread's registers
+_TURN_BYTES = 96  # in each thread's registers in a turn
+_STREAMING = {1: (8, 256, 1024), 2: (32, 128, 256)}  # by states: a thread's vectors, threads
 _LINE_LANES = 8  # of 16 bytes: a whole line of memory
 _MOST_TOGETHER = 8
 
@@ -94,14 +100,17 @@ class RowsPlan:
 def choose(
     program: RowProgram,
     *operands: Any,
+    in_turns: RowProgram | None = None,
     multiprocessors: int = MULTIPROCESSORS,
     staging: bool = True,
     clusters: bool = True,
 ) -> RowsPlan:
     """The plan for operands in the kernel's order: arrays, or `kd.spec`s.
 
-    Extras, and inputs that are smaller than the largest, are broadcast. Without `staging` long rows
-    are held in registers, without `clusters` by one block each.
+    Extras, and inputs that are smaller than the largest, are broadcast. `in_turns` is a program
+    that computes the same in fewer phases, at the price of registers: it is taken where rows are
+    read again for each. Without `staging` long rows are held in registers, without `clusters` by
+    one block each.
 
     Raises: ArgumentError K947 for a wrong number of operands or shapes that do not fit, K944 where
     an operand cannot be repeated, K945 for outputs whose places share elements.
@@ -119,12 +128,23 @@ def choose(
     steps = tuple(strides[id(x)][-1] if any(x is y for y in full) else None for x in operands)
     width, read, later, staged = _accesses(program, operands, joined, depth, steps)
     height = math.prod(joined.shape)
+    shorter = in_turns or program
     config = shared_out(
-        height, depth, width, max(read, 4), multiprocessors, staging * staged, clusters
-    )
-    held = config.width * config.vectors * config.together
-    early = held * (read + later) <= _HELD_BYTES
-    return RowsPlan(program, joined, depth, steps, replace(config, early=early))
+        height, depth, width, max(read, 4), multiprocessors, staging * staged, clusters,
+        staging * states_read_once(shorter), later,
+    )  # fmt: skip
+    if not config.in_turns:
+        held = config.width * config.vectors * config.together
+        early = held * (read + later) <= _HELD_BYTES
+        return RowsPlan(program, joined, depth, steps, replace(config, early=early))
+    return RowsPlan(shorter, joined, depth, steps, config)
+
+
+def states_read_once(program: RowProgram) -> int:
+    """Numbers that a thread keeps of its part of a row that is read once; 0 if it is read again."""
+    if program.outputs or len(program.phases) > 1:
+        return 0
+    return len(program.phases[0].identity(f32))
 
 
 def _by_shape(
@@ -184,14 +204,16 @@ def _accesses(
 @lru_cache(maxsize=4096)
 def shared_out(
     height: int, columns: int, width: int, read_bytes: int, multiprocessors: int = MULTIPROCESSORS,
-    staged_bytes: int = 0, clusters: bool = True,
+    staged_bytes: int = 0, clusters: bool = True, states: int = 0,
+    extra_bytes: int = 0,
 ) -> RowConfig:  # fmt: skip
     """The configuration for `height` rows, of whose columns `read_bytes` each are read (or held).
 
     A thread holds 32 elements of 32 bits and less; rows of up to 1024 go to a warp or a part of
-    one, up to 8192 to a block. Longer ones of `staged_bytes` a column are staged, unless they are
-    so few that all are under way at once. Where they cannot be, up to 16384 go to a block, beyond
-    to a cluster, and are streamed when that is full.
+    one, up to 8192 to a block. Longer ones, unless they are so few that all are under way at once,
+    are streamed if they are read once for a number or two (`states`), or else staged if they can
+    be (`staged_bytes` a column). Of others up to 16384 go to a block, beyond to a cluster, and are
+    streamed when that is full.
     """
     each = max(_HELD_BYTES // read_bytes // width, 1)
     vectors = max(-(-columns // width), 1)
@@ -205,11 +227,14 @@ def shared_out(
         and vectors >= each * cluster * 4 * WARP
     ):
         cluster *= 2
-    if staged_bytes and vectors > each * _HELD_LANES:
-        staged = _staged(height, columns, width, max(each // 2, 1), staged_bytes, multiprocessors)
-        fits = staged.staged * staged.chunk * staged_bytes <= MOST_STAGE_BYTES
-        few = height * cluster <= multiprocessors and vectors <= each * cluster * _MOST_LANES
-        if fits and not few:
+    few = height * cluster <= multiprocessors and vectors <= each * cluster * _MOST_LANES
+    if vectors > each * _HELD_LANES and not few:
+        if states in _STREAMING:
+            return _streamed(width, vectors, each, height, states, multiprocessors)
+        staged = staged_bytes and _staged(
+            height, columns, width, staged_bytes, extra_bytes, multiprocessors
+        )
+        if staged:
             return staged
     lanes = _lanes(-(-vectors // (each * cluster)), vectors)
     streamed = lanes > _MOST_LANES
@@ -224,32 +249,62 @@ def shared_out(
     return replace(config, partial=height % config.rows != 0)
 
 
-def _staged(
-    height: int, columns: int, width: int, each: int, column_bytes: int, multiprocessors: int
+def _streamed(
+    width: int, vectors: int, each: int, height: int, states: int, multiprocessors: int
 ) -> RowConfig:
-    """Rows in shared memory: so many blocks a row that three parts fit a multiprocessor.
+    """Rows that are read once: a block each, whose threads keep several accesses under way.
 
-    One part is then copied while another is reduced and a third written, with no wave of blocks
-    that all wait for memory, or for each other, at the same time. A thread takes 16 elements a
-    turn: it gets along with the 40 registers of three blocks of 512.
+    A few rows are shared by clusters, so that all multiprocessors read.
+    """
+    share, fewest, most = _STREAMING[states]
+    lanes, cluster = min(max(vectors // share // WARP * WARP, fewest), most), 1
+    while cluster < _MOST_BLOCKS and 2 * height * cluster <= multiprocessors:
+        cluster *= 2
+    return RowConfig(width, lanes, each, cluster=cluster, streamed=True, partial=False)
+
+
+def _staged(
+    height: int, columns: int, width: int, column_bytes: int, extra_bytes: int, multiprocessors: int
+) -> RowConfig | None:
+    """Rows in shared memory, if they fit: so few blocks a row that two share a multiprocessor.
+
+    One part is then copied while the other is reduced or written. In a turn a thread takes 32
+    bytes, or 16 where it has more than one operand of the columns besides.
     """
     cluster = 1
     while cluster < _MOST_BLOCKS and (
-        columns * column_bytes > cluster * _STAGE_BYTES or 2 * height * cluster <= multiprocessors
+        columns * column_bytes > cluster * _PART_BYTES or 2 * height * cluster <= multiprocessors
     ):
         cluster *= 2
-    vectors = columns // width
+    access, vectors = width * column_bytes, columns // width
+    at_once = width * (column_bytes + 2 * extra_bytes)  # operands of two turns are under way
+    each = max(min(2 * ACCESS_BYTES // access, _TURN_BYTES // at_once, 16 // width), 1)
     turns = -(-vectors // (cluster * each * _MOST_LANES))
     lanes = _lanes(-(-vectors // (cluster * each * turns)), vectors)
-    return staged_by(RowConfig(width, lanes, each, cluster=cluster), columns)
+    config = RowConfig(width, lanes, each, cluster=cluster)
+    for resident in (3, 2, 1) if access <= ACCESS_BYTES else (2, 1):
+        config = staged_by(config, columns, column_bytes, resident)
+        most = _KEPT_BYTES // (each * access) if resident < 3 else 0
+        if config.kept <= most:
+            return config
+    return None
 
 
-def staged_by(config: RowConfig, columns: int) -> RowConfig:
-    """The same threads for a staged row, in as many turns as its columns take."""
-    kept = config.kept * config.lanes * config.cluster * config.width
-    turns = max(-(-(columns - kept) // config.columns), 1)
-    ragged = config.columns * turns + kept != columns
-    return replace(config, staged=turns, ragged=ragged, partial=False, groups=1, together=1)
+def staged_by(
+    config: RowConfig, columns: int, column_bytes: int, resident: int
+) -> RowConfig:
+    """The same threads for a staged row, in as many turns as its columns take.
+
+    Those for which shared memory is too small are kept in registers, when so many blocks are to be
+    `resident` on a multiprocessor.
+    """
+    turns = -(-columns // config.columns)
+    own = _OWN_BYTES + _TOTAL_BYTES * config.cluster * config.lanes // WARP
+    room = (_SHARED_BYTES // resident - own) // (config.chunk * column_bytes)
+    return replace(
+        config, staged=min(turns, room), kept=max(turns - room, 0), resident=resident,
+        ragged=config.columns * turns != columns, partial=False, groups=1, together=1,
+    )  # fmt: skip
 
 
 def _lanes(needed: int, vectors: int) -> int:
