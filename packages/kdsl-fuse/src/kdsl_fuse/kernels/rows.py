@@ -159,11 +159,8 @@ class Share:
     def reaches(self, v: int) -> Any:
         """Whether vector `v` lies in the row; None where that is certain."""
         c = self.config
-        if c.staged:
-            known = isinstance(self.turn, int)
-            ends = self.turn == self.turns - 1 if known else not c.kept
-        else:
-            ends = v == c.vectors - 1
+        kept = isinstance(self.turn, int) and self.turn >= c.staged
+        ends = kept or not c.kept if c.staged else v == c.vectors - 1
         if c.streamed or (c.ragged and ends):
             return kd.as_scalar(self.column(v) < self.columns)
         return None

@@ -28,10 +28,11 @@ _HELD_LANES = 256  # of a row that is held: a longer one is taken in turns
 _SHARED_BYTES = 228 << 10  # of a multiprocessor
 _OWN_BYTES = 1280  # of each block of it: what the driver takes, and barriers
 _TOTAL_BYTES = 8  # of a warp of the row: a number or two for each of two phases
-_PART_BYTES = 128 << 10  # of a block's part of a row, of which two share a multiprocessor
+_THIRD_BYTES = 72 << 10  # of a block's part of a row, of which three share a multiprocessor
+_HALF_BYTES = 128 << 10  # of two, with what is kept in registers
 _KEPT_BYTES = 64  # of a part, in each thread's registers
-_TURN_BYTES = 96  # in each thread's registers in a turn
-_STREAMING = {1: (8, 256, 1024), 2: (32, 128, 256)}  # by states: a thread's vectors, threads
+_STREAMING = {1: (0, 8, 512, 1024), 2: (4096, 32, 256, 256)}  # by states: more accesses a row than
+# this, accesses of a thread, threads
 _LINE_LANES = 8  # of 16 bytes: a whole line of memory
 _MOST_TOGETHER = 8
 
@@ -131,7 +132,7 @@ def choose(
     shorter = in_turns or program
     config = shared_out(
         height, depth, width, max(read, 4), multiprocessors, staging * staged, clusters,
-        staging * states_read_once(shorter), later,
+        staging * states_read_once(shorter),
     )  # fmt: skip
     if not config.in_turns:
         held = config.width * config.vectors * config.together
@@ -205,7 +206,6 @@ def _accesses(
 def shared_out(
     height: int, columns: int, width: int, read_bytes: int, multiprocessors: int = MULTIPROCESSORS,
     staged_bytes: int = 0, clusters: bool = True, states: int = 0,
-    extra_bytes: int = 0,
 ) -> RowConfig:  # fmt: skip
     """The configuration for `height` rows, of whose columns `read_bytes` each are read (or held).
 
@@ -229,10 +229,10 @@ def shared_out(
         cluster *= 2
     few = height * cluster <= multiprocessors and vectors <= each * cluster * _MOST_LANES
     if vectors > each * _HELD_LANES and not few:
-        if states in _STREAMING:
+        if states in _STREAMING and vectors > _STREAMING[states][0]:
             return _streamed(width, vectors, each, height, states, multiprocessors)
         staged = staged_bytes and _staged(
-            height, columns, width, staged_bytes, extra_bytes, multiprocessors
+            height, columns, width, max(each // 2, 1), staged_bytes, multiprocessors
         )
         if staged:
             return staged
@@ -256,7 +256,7 @@ def _streamed(
 
     A few rows are shared by clusters, so that all multiprocessors read.
     """
-    share, fewest, most = _STREAMING[states]
+    _, share, fewest, most = _STREAMING[states]
     lanes, cluster = min(max(vectors // share // WARP * WARP, fewest), most), 1
     while cluster < _MOST_BLOCKS and 2 * height * cluster <= multiprocessors:
         cluster *= 2
@@ -264,29 +264,31 @@ def _streamed(
 
 
 def _staged(
-    height: int, columns: int, width: int, column_bytes: int, extra_bytes: int, multiprocessors: int
+    height: int, columns: int, width: int, each: int, column_bytes: int, multiprocessors: int
 ) -> RowConfig | None:
-    """Rows in shared memory, if they fit: so few blocks a row that two share a multiprocessor.
+    """Rows in shared memory, if they fit: so many blocks a row that three share a multiprocessor.
 
-    One part is then copied while the other is reduced or written. In a turn a thread takes 32
-    bytes, or 16 where it has more than one operand of the columns besides.
+    One part is then copied while another is reduced and a third written. Two parts of several
+    inputs are better than three, as clusters are smaller: they are larger than half of the shared
+    memory, and threads keep the rest. A thread takes `each` vectors in a turn, 16 elements, as it
+    gets along with the 40 registers of three blocks of 512 then; of such parts it takes one.
     """
-    cluster = 1
+    several = width * column_bytes > ACCESS_BYTES
+    most, cluster = _HALF_BYTES if several else _THIRD_BYTES, 1
     while cluster < _MOST_BLOCKS and (
-        columns * column_bytes > cluster * _PART_BYTES or 2 * height * cluster <= multiprocessors
+        columns * column_bytes > cluster * most or 2 * height * cluster <= multiprocessors
     ):
         cluster *= 2
-    access, vectors = width * column_bytes, columns // width
-    at_once = width * (column_bytes + 2 * extra_bytes)  # operands of two turns are under way
-    each = max(min(2 * ACCESS_BYTES // access, _TURN_BYTES // at_once, 16 // width), 1)
+    large = several and columns * column_bytes > cluster * _THIRD_BYTES
+    each, vectors = 1 if large else each, columns // width
     turns = -(-vectors // (cluster * each * _MOST_LANES))
     lanes = _lanes(-(-vectors // (cluster * each * turns)), vectors)
-    config = RowConfig(width, lanes, each, cluster=cluster)
-    for resident in (3, 2, 1) if access <= ACCESS_BYTES else (2, 1):
-        config = staged_by(config, columns, column_bytes, resident)
-        most = _KEPT_BYTES // (each * access) if resident < 3 else 0
-        if config.kept <= most:
-            return config
+    config = RowConfig(width, lanes, each, cluster=cluster, early=large)
+    for resident in (3, 2, 1):
+        found = staged_by(config, columns, column_bytes, resident)
+        kept = found.kept * each * width * column_bytes
+        if kept == 0 or (large and resident == 2 and kept <= _KEPT_BYTES):
+            return found if large else replace(found, resident=0)
     return None
 
 

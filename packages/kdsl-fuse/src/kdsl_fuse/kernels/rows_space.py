@@ -23,6 +23,7 @@ EPS = 1e-5
 BOUND = 8e-3  # of the largest element: bf16 rounds it by 2e-3
 OPERATORS = ("softmax", "rms_norm", "layer_norm")
 _MOST_THREADS, _MOST_BLOCKS = 1024, 8
+_MOST_RESIDENT = 1536  # threads, of staged rows: each has 40 registers then
 _MOST_KEPT = 64  # bytes of a row in a thread's registers
 _CHANGES = (  # factors of lanes, vectors, cluster
     (1, 1, 1), (2, 0.5, 1), (0.5, 2, 1), (4, 0.25, 1), (0.5, 1, 2), (0.25, 2, 2), (1, 0.5, 2),
@@ -90,7 +91,8 @@ def config_of(problem: Problem, config: Config) -> RowConfig:
     chosen, columns = first(problem, bool(config["staged"])).config, problem.size("n")
     changed = replace(chosen, **{**config, "staged": 0}, kept=0, resident=0, partial=True)
     if config["staged"]:
-        return staged_by(changed, columns, _dtype(problem).bytes, chosen.resident)
+        resident = max(min(chosen.resident, _MOST_RESIDENT // changed.lanes), 1)
+        return staged_by(changed, columns, _dtype(problem).bytes, resident)
     return replace(changed, ragged=changed.columns != columns)
 
 
