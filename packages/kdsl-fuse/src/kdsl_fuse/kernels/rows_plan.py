@@ -292,9 +292,7 @@ def _staged(
     return None
 
 
-def staged_by(
-    config: RowConfig, columns: int, column_bytes: int, resident: int
-) -> RowConfig:
+def staged_by(config: RowConfig, columns: int, column_bytes: int, resident: int) -> RowConfig:
     """The same threads for a staged row, in as many turns as its columns take.
 
     Those for which shared memory is too small are kept in registers, when so many blocks are to be
