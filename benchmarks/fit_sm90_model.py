@@ -145,7 +145,7 @@ def main() -> None:
         "--start", type=float, default=1.0, help="constants times this to begin with"
     )
     options = words.parse_args()
-    products = [product_of(m) for m in tuning.read(options.data) if not m.note]
+    products = [product_of(m) for m in tuning.read(options.data) if not (m.note or m.tail)]
     rates, start = H200, Rates(**{n: v * options.start for n, v in asdict(H200).items()})
     if options.seconds:
         rates = fit(products, start, options.seconds)

@@ -19,7 +19,8 @@ RESULTS = {"e4m3": "bf16", "e5m2": "bf16", "i8": "i32", "u8": "i32"}  # of the b
 class Measured:
     """A product and the microseconds of each plan that was tried, by `str(plan)`.
 
-    `note` says what sets a measurement apart; those with one are not used for fitting.
+    `note` says what sets a measurement apart; those with one, or with a pointwise `tail`, are not
+    used for fitting.
     """
 
     m: int
@@ -29,12 +30,14 @@ class Measured:
     dtype: str = "bf16"
     result: str = "bf16"
     note: str = ""
+    tail: bool = False
     rivals: dict[str, float] = field(default_factory=dict)
 
     @property
     def key(self) -> Key:
         """The key of the product in a dispatch table."""
-        return Key.of(self.m, self.n, self.k, dtype_of(self.dtype), dtype_of(self.result))
+        types = dtype_of(self.dtype), dtype_of(self.result)
+        return Key.of(self.m, self.n, self.k, *types, self.tail)
 
     @property
     def best(self) -> str:
@@ -68,13 +71,16 @@ def _records(path: Path) -> Iterator[Measured]:
     if path.suffix == ".jsonl":
         for line in text.splitlines():
             record = json.loads(line)
-            yield Measured(*record["shape"], record["us"], rivals={"cuBLAS": record["cublas"]})
+            yield Measured(
+                *record["shape"], record["us"],
+                tail=record.get("tail", False), rivals={"cuBLAS": record["cublas"]},
+            )  # fmt: skip
         return
     whole = json.loads(text)
     for record in whole.get("products", ()):
         yield Measured(**record)
     for record in whole.get("results", ()):
-        if record.get("epilogue", "none") == "none" and "sides" in record:
+        if "sides" in record:
             yield _of_benchmark(record)
 
 
@@ -85,7 +91,9 @@ def _of_benchmark(record: dict[str, Any]) -> Measured:
         if name.startswith("sm90 ") and "median" in side
     }
     dtype = record["dtype"]
-    return Measured(record["m"], record["n"], record["k"], us, dtype, RESULTS.get(dtype, dtype))
+    sizes, result = (record["m"], record["n"], record["k"]), RESULTS.get(dtype, dtype)
+    tail = record.get("epilogue", "none") != "none"
+    return Measured(*sizes, us, dtype, result, tail=tail)
 
 
 def write(path: Path, products: list[Measured], **facts: str) -> None:

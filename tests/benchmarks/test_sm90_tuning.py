@@ -25,7 +25,7 @@ def tools() -> Iterator[SimpleNamespace]:
 
 @pytest.fixture
 def data(tmp_path: Path) -> list[Path]:
-    """A journal of two products, and a benchmark's file that measured one of them again."""
+    """A journal of two products, and a benchmark's file: one of them again, and one with a tail."""
     journal, benchmark = tmp_path / "tune.jsonl", tmp_path / "gemm.json"
     lines = [
         {"shape": [512, 512, 4096], "cublas": 9.0, "us": {SLOW: 8.0, FAST: 9.0}, "fails": {}},
@@ -51,8 +51,9 @@ def test_table_of_measurements(
     words = ["make_table.py", *map(str, data), "--out", str(out), "--tuning", str(whole)]
     monkeypatch.setattr(sys, "argv", words)
     tools.make_table.main()
-    found = {(e.key.m, e.us): str(e.config.schedule) for e in table.read_table(out).values()}
-    assert found == {(512, 7.0): "pingpong", (2048, 25.0): "pingpong"}
+    found = {(e.key.m, e.key.tail, e.us) for e in table.read_table(out).values()}
+    assert found == {(512, "", 7.0), (2048, "", 25.0), (77, "pointwise", 7.0)}
+    assert {e.config.schedule for e in table.read_table(out).values()} == {"pingpong"}
     monkeypatch.setattr(sys, "argv", ["make_table.py", str(whole), "--out", str(again)])
     tools.make_table.main()
     assert table.read_table(again) == table.read_table(out)

@@ -152,12 +152,12 @@ def test_listed_shapes_take_their_entry() -> None:
     assert len(entries()) >= 40
     for entry in entries():
         key = entry.key
-        sizes = (key.m, key.n, key.k)
-        plan = choose(*sizes, dtype_of(key.dtype), dtype_of(key.result))
+        sizes, tail = (key.m, key.n, key.k), bool(key.tail)
+        plan = choose(*sizes, dtype_of(key.dtype), dtype_of(key.result), tail=tail)
         assert (plan.config, plan.swap) == (entry.config, entry.swap)
-        assert plan == choose(*sizes, dtype_of(key.dtype), dtype_of(key.result))
+        assert plan == choose(*sizes, dtype_of(key.dtype), dtype_of(key.result), tail=tail)
         if (key.dtype, key.result) == ("bf16", "bf16"):
-            assert choose(*sizes, kd.f16).config == plan.config
+            assert choose(*sizes, kd.f16, tail=tail).config == plan.config
 
 
 def test_recorded_products_are_listed() -> None:
@@ -223,8 +223,13 @@ def test_texts_of_plans_are_read_back() -> None:
     problem = problem_of(512, 512, 4096, kd.bf16)
     for swap, config in [(swap, config) for _, swap, config in model.rank(problem, 132)[:200]]:
         assert parse(str(Sm90Plan(problem, config, swap))) == (config, swap)
-    config = Sm90Config((128, 64, 64), 4, cluster=(2, 1), registers=(40, 232), group=4)
-    assert parse(str(Sm90Plan(problem, config, True))) == (config, True)
+    for options in (
+        {"cluster": (2, 1), "registers": (40, 232), "group": 4},
+        {"caches": ("evict_first", None), "fetch": 128},
+        {"caches": ("evict_last", "evict_first"), "fetch": 0},
+    ):
+        config = Sm90Config((128, 64, 64), 4, **options)
+        assert parse(str(Sm90Plan(problem, config, True))) == (config, True)
 
 
 # -- configurations that cannot be -----------------------------------------------------------------

@@ -323,6 +323,14 @@ def test_a_metric_that_does_not_always_bind() -> None:
     assert not Metric(("wavefronts",), ("one",), False).binds({})
 
 
+def test_a_metric_that_binds_in_total_only() -> None:
+    """Where ncu books a part elsewhere, no line need be equal, also not one without that part."""
+    metric = Metric(("wavefronts",), ("one",), True, beside=("wgmma_wavefronts",))
+    alone, among = {"wavefronts": 3}, {"wavefronts": 35, "wgmma_wavefronts": 32}
+    assert metric.binds(among) and metric.binds_by_line(alone, alone)
+    assert not metric.binds_by_line(alone, among)
+
+
 def test_branches_are_counted() -> None:
     """Warps that split at a branch are counted apart from those that agree."""
     a = Author(128)

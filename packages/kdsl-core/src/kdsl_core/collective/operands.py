@@ -33,7 +33,8 @@ class TmaOperand:
     loads its part of the rows and multicasts it to all, the blocks in `mask`.
 
     Memory: swizzled as `wgmma` reads it, in stages of its own or in the tiles `into`. What hangs
-    over the edge of the matrix is zero.
+    over the edge of the matrix is zero. `cache` is advice for L2 (`kd.tma_load`).
+    Units: `fetch` in bytes that L2 brings from memory at a time.
     Threads: `load` by one thread.
     """
 
@@ -48,6 +49,7 @@ class TmaOperand:
         share: Any = 0,
         mask: Any = None,
         cache: str | None = None,
+        fetch: int = 256,
         into: Tensor | None = None,
     ) -> None:
         rows, self.depth = tile
@@ -59,7 +61,7 @@ class TmaOperand:
         self.share, self.mask, self.cache = share, mask, cache
         self.target = self.shared.tile((self.part, self.depth), (share, 0))
         box = (self.part, self.depth, *(1,) * self.rest)
-        self.box = tma_load(tensor, self.target[..., 0], box)
+        self.box = tma_load(tensor, self.target[..., 0], box, promotion=fetch)
 
     def prefetch(self) -> None:
         """Bring the tensor map to the TMA unit's cache. Threads: one."""
@@ -148,6 +150,7 @@ def shared_pair(
     stages: int,
     cluster: tuple[int, int] = (1, 1),
     caches: tuple[str | None, str | None] = (None, None),
+    fetch: int = 256,
 ) -> tuple[Any, Any, tuple[Any, ...]]:
     """The operands A and B of a tile, and the ranks of the blocks that share stages with this one.
 
@@ -158,8 +161,8 @@ def shared_pair(
     """
     (cm, cn), (tile_m, tile_n, tile_k) = cluster, tile
     options: dict[str, dict[str, Any]] = {
-        "a": {"name": "a_stages", "cache": caches[0]},
-        "b": {"name": "b_stages", "cache": caches[1]},
+        "a": {"name": "a_stages", "cache": caches[0], "fetch": fetch},
+        "b": {"name": "b_stages", "cache": caches[1], "fetch": fetch},
     }
     if cm * cn == 1:
         load_a = operand_of(a, (tile_m, tile_k), stages, **options["a"])

@@ -14,8 +14,9 @@ class Metric:
 
     `names` and `ncu` are sums; `page` is the column of ncu's source page that has the number by
     line. `exact` says that they must be equal on Hopper, unless the assembler removes an access or
-    spills, or one of the counters `unless` is not 0; without it ours is an estimate. `why` says
-    what stands against it, or what to mind.
+    spills, or one of the counters `unless` is not 0; without it ours is an estimate. Where one of
+    the counters `beside` is not 0 in the kernel, ncu gives neighbouring lines a part, and only the
+    total must be equal. `why` says what stands against it, or what to mind.
     """
 
     names: tuple[str, ...]
@@ -24,10 +25,15 @@ class Metric:
     why: str = ""
     page: str = ""
     unless: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
 
     def binds(self, counts: Mapping[str, float]) -> bool:
         """Whether the two must be equal where these were counted, in total or in a line."""
         return self.exact and not any(counts.get(name) for name in self.unless)
+
+    def binds_by_line(self, counts: Mapping[str, float], totals: Mapping[str, float]) -> bool:
+        """Whether the two must be equal in a line, which has `counts` of the kernel's `totals`."""
+        return self.binds(counts) and not any(totals.get(name) for name in self.beside)
 
 
 def _global(kinds: tuple[str, ...], *ops: str, why: str = "") -> tuple[Metric, ...]:
@@ -105,16 +111,19 @@ METRICS: tuple[Metric, ...] = (
         ("wavefronts",),
         ("memory_l1_wavefronts_shared",),
         True,
-        "but for `cp.async` and atomics, as above; wgmma reads its operands once a warp group",
+        "but for `cp.async` and atomics, as above; wgmma reads its operands once a warp group, and "
+        "ncu gives the line of a fence or store near it half of that",
         page="L1 Wavefronts Shared",
         unless=("async_copy_wavefronts", "shared_atomic_wavefronts"),
+        beside=("wgmma_wavefronts",),
     ),
     Metric(
         ("ideal_wavefronts",),
         ("memory_l1_wavefronts_shared_ideal",),
         True,
-        "of instructions in which every lane takes part",
+        "of instructions in which every lane takes part; wgmma's by line as above",
         page="L1 Wavefronts Shared Ideal",
+        beside=("wgmma_wavefronts",),
     ),
     Metric(
         tuple(f"{kind}_tag_requests" for kind in _ACCESSES),

@@ -36,7 +36,7 @@ def conv_sm90(
     pixels, filters = Images(X, window), Filters(W, window)
     sides = (filters, pixels) if swap else (pixels, filters)
     load_a, load_b, sharers = kd.collective.shared_pair(
-        *sides, config.tile, config.stages, config.cluster, config.caches
+        *sides, config.tile, config.stages, config.cluster, config.caches, config.fetch
     )
     ring = kd.collective.TmaPipeline(
         config.stages, load_a.bytes + load_b.bytes, config.readers, sharers

@@ -116,8 +116,10 @@ class _Operand:
         share: Any = 0,
         mask: Any = None,
         cache: str | None = None,
+        fetch: int = 256,
     ) -> None:
         self.rows, depth = tile
+        self.fetch = fetch
         self.window, self.part = window, self.rows // sharers
         self.panels = depth // window.panel
         self.options: dict[str, Any] = {"multicast": mask, "cache": cache}
@@ -146,7 +148,7 @@ class ImageOperand(_Operand):
         self.output = window.output((x.shape[1], x.shape[2]))
         self.box = kd.tma_im2col(
             x, self.targets[0][..., 0],
-            lower=window.lower, upper=window.upper, strides=window.stride,
+            lower=window.lower, upper=window.upper, strides=window.stride, promotion=self.fetch,
         )  # fmt: skip
 
     def first(self, tile: Any) -> tuple[Any, ...]:
@@ -169,7 +171,7 @@ class FilterOperand(_Operand):
     def __init__(self, filters: Filters, *args: Any, **options: Any) -> None:
         super().__init__(filters.tensor, filters.window, *args, **options)
         box = self.part, self.window.panel, 1
-        self.box = kd.tma_load(filters.tensor, self.targets[0][..., 0], box)
+        self.box = kd.tma_load(filters.tensor, self.targets[0][..., 0], box, promotion=self.fetch)
 
     def first(self, tile: Any) -> Any:
         """The first filter of a tile."""

@@ -31,7 +31,7 @@ def gated_sm90(
     tile_m, both, tile_k = config.tile
     columns = both // 2
     load_a, load_b, sharers = kd.collective.shared_pair(
-        A, (Wg, Wu), config.tile, config.stages, config.cluster, config.caches
+        A, (Wg, Wu), config.tile, config.stages, config.cluster, config.caches, config.fetch
     )
     ring = kd.collective.TmaPipeline(
         config.stages, load_a.bytes + load_b.bytes, config.readers, sharers

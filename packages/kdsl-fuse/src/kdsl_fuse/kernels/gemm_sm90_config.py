@@ -26,7 +26,8 @@ class Sm90Config:
     `sum_parts` to add up.
     `group` rows of tiles are neighbours in the order of the grid. `registers` are those of a thread
     of the producing and of the consuming warp groups; None gives the producer one warp and leaves
-    registers as they are. `caches` are the L2 policies of A and B.
+    registers as they are. `caches` are the L2 policies of A and B, `fetch` the bytes that L2 brings
+    from memory at a time: less than 256 pays where memory bounds the product.
     """
 
     tile: tuple[int, int, int]
@@ -39,6 +40,7 @@ class Sm90Config:
     group: int = 8
     registers: tuple[int, int] | None = None
     caches: tuple[str | None, str | None] = (None, None)
+    fetch: int = 256
 
     def __post_init__(self) -> None:
         self._check_tile()

@@ -19,6 +19,7 @@ from kdsl_fuse.kernels.sum_parts import add_up, empty_parts
 
 MULTIPROCESSORS = 132  # of an H100 SXM, an H200 and a GH200
 DEVICE = "NVIDIA H200"
+NARROW = 64  # rows or columns of products that are bound by reading the other operand
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ class Sm90Plan:
             words.append(f"c{c.cluster[0]}x{c.cluster[1]}")
         words += [f"p{c.peers}"] * (c.peers > 1) + [f"k{c.splits}"] * (c.splits > 1)
         words += [f"r{c.registers[1]}"] if c.registers else []
+        words += [f"{side}:{policy}" for side, policy in zip("ab", c.caches, strict=True) if policy]
+        words += [f"f{c.fetch}"] * (c.fetch != Sm90Config.fetch)
         return " ".join([*words, f"g{c.group}", *["swap"] * self.swap])
 
     @property
@@ -116,7 +119,8 @@ def parse(text: str) -> tuple[Sm90Config, bool]:
     """Configuration and swap of a plan's text, `str(plan)`."""
     tile, stages, schedule, *words = text.split()
     fields: dict[str, Any] = {}
-    for word in words:
+    policies = dict(word.split(":") for word in words if ":" in word)
+    for word in (word for word in words if ":" not in word):
         name, value = _FIELDS[word[0]], word[1:]
         if name == "cluster":
             fields[name] = tuple(int(n) for n in value.split("x"))
@@ -126,13 +130,15 @@ def parse(text: str) -> tuple[Sm90Config, bool]:
             fields[name] = int(value)
     config = Sm90Config(
         tuple(int(n) for n in tile.split("x")), int(stages[1:]),
-        {"coop": "cooperative", "ping": "pingpong"}[schedule[:4]], int(schedule[4:]), **fields,
+        {"coop": "cooperative", "ping": "pingpong"}[schedule[:4]], int(schedule[4:]),
+        caches=(policies.get("a"), policies.get("b")), **fields,
     )  # fmt: skip
     return config, "swap" in words
 
 
 _FIELDS = {
     "c": "cluster", "p": "peers", "k": "splits", "r": "registers", "g": "group", "s": "swap",
+    "f": "fetch",
 }  # fmt: skip
 
 
@@ -159,10 +165,21 @@ def choose(
 ) -> Sm90Plan:
     """The plan that was fastest when these sizes were measured, or else the model's first one.
 
-    With a `tail` to compute for every element, warp groups of large products take turns.
+    With a `tail` to compute for every element, warp groups of large products take turns where
+    nothing was measured with one.
     Raises: CacheError (K761) where a table of the device cannot be used.
     """
-    found = _chosen(m, n, k, dtype, result, batch, multiprocessors, device)
+    problem = problem_of(m, n, k, dtype, result, batch)
+
+    def measured(tail: bool) -> Sm90Plan | None:
+        if batch != 1 or multiprocessors != MULTIPROCESSORS:
+            return None
+        entry = table.find(device, table.Key.of(m, n, k, dtype, result or dtype, tail))
+        return entry and Sm90Plan(problem, entry.config, entry.swap, multiprocessors)
+
+    if tail and (found := measured(tail=True)):
+        return found
+    found = measured(tail=False) or _first(m, n, k, dtype, result, batch, multiprocessors)
     return by_turns(found) if tail else found
 
 
@@ -212,30 +229,23 @@ def _turn_products(plan: Sm90Plan) -> float:
     return waves * (c.tile[0] * c.tile[1] * k + 1.5e6) * (1.025 if c.registers else 1.0)
 
 
-def _chosen(
-    m: int,
-    n: int,
-    k: int,
-    dtype: DType,
-    result: DType | None,
-    batch: int,
-    multiprocessors: int,
-    device: str,
-) -> Sm90Plan:
-    if batch == 1 and multiprocessors == MULTIPROCESSORS:
-        entry = table.find(device, table.Key.of(m, n, k, dtype, result or dtype))
-        if entry is not None:
-            problem = problem_of(m, n, k, dtype, result)
-            return Sm90Plan(problem, entry.config, entry.swap, multiprocessors)
-    return _first(m, n, k, dtype, result, batch, multiprocessors)
-
-
 @lru_cache(maxsize=1024)
 def _first(
     m: int, n: int, k: int, dtype: DType, result: DType | None, batch: int, multiprocessors: int
 ) -> Sm90Plan:
     sizes = {"batch": batch, "multiprocessors": multiprocessors}
-    return candidates(m, n, k, dtype, result, **sizes, limit=1)[0]
+    plan = candidates(m, n, k, dtype, result, **sizes, limit=1)[0]
+    return streaming(plan) if min(m, n) <= NARROW else plan
+
+
+def streaming(plan: Sm90Plan) -> Sm90Plan:
+    """The plan for a product that reading its wide operand once bounds: L2 need not keep it.
+
+    On an H200 that was 1 to 4 % faster for products of up to `NARROW` rows or columns.
+    """
+    problem = plan.problem.swapped if plan.swap else plan.problem
+    once = ("evict_first", None) if problem.m > problem.n else (None, "evict_first")
+    return replace(plan, config=replace(plan.config, caches=once, fetch=128))
 
 
 def candidates(

@@ -18,7 +18,13 @@ from kdsl_fuse import arrays
 from kdsl_fuse.kernels import gemm_sm90_model as model
 from kdsl_fuse.kernels.gemm_sm90 import identity
 from kdsl_fuse.kernels.gemm_sm90_config import ROOM, Sm90Config
-from kdsl_fuse.kernels.gemm_sm90_plan import Sm90Plan, candidates, problem_of
+from kdsl_fuse.kernels.gemm_sm90_plan import (
+    NARROW,
+    Sm90Plan,
+    candidates,
+    problem_of,
+    streaming,
+)
 from kdsl_fuse.kernels.gemm_sm90_table import KERNEL, Key, chosen_by, options_of
 from kdsl_fuse.kernels.sum_parts import THREADS, SumShares, along_of, sum_parts
 from kdsl_runtime.dispatch import Config
@@ -37,7 +43,7 @@ _BIG = (  # tile, options
     ((128, 128), {"schedule": "pingpong"}),
     ((128, 128), {"schedule": "pingpong", "cluster": (2, 1)}),
     *(((64, width), {"consumers": 1}) for width in (192, 160, 128, 96, 64, 32)),
-    ((64, 128), {"consumers": 1, "cluster": (2, 1)}),
+    *(((64, width), {"consumers": 1, "cluster": (2, 1)}) for width in (128, 64)),
 )  # fmt: skip
 _PARTS = (  # peers, splits
     *((peers, 1) for peers in (1, 2, 4, 8)),
@@ -66,13 +72,18 @@ def designs(m: int, n: int, k: int, dtype: DType) -> Iterator[Sm90Plan]:
             side = problem.swapped if swap else problem
             fitted = model.fit(config, side, room) if room == 1 or config.consumers == 1 else None
             if fitted is not None and k >= 2 * depth * peers * splits:
-                yield Sm90Plan(problem, fitted, swap)
+                plan = Sm90Plan(problem, fitted, swap)
+                yield plan
+                if min(m, n) <= NARROW and not split:
+                    yield streaming(plan)
 
 
 def _tiles(m: int, n: int) -> Iterator[tuple[tuple[int, int], dict[str, object]]]:
     narrow = -(-min(m, n) // 8) * 8
     if narrow <= 256:
-        yield from (((rows, narrow), {"consumers": rows // 64}) for rows in (64, 128))
+        for rows in (64, 128):
+            yield (rows, narrow), {"consumers": rows // 64}
+            yield (rows, narrow), {"consumers": rows // 64, "cluster": (2, 1)}
         for waves in (1, 2):
             width = -(-max(m, n) // (132 * waves * 8)) * 8
             if 16 <= width <= 256:

@@ -25,23 +25,25 @@ _ALIKE = {"f16": "bf16"}  # types that the hardware multiplies equally fast shar
 
 @dataclass(frozen=True)
 class Key:
-    """What an entry is for."""
+    """What an entry is for; `tail` is "pointwise" where there is more to do for every element."""
 
     m: int
     n: int
     k: int
     dtype: str
     result: str
+    tail: str = ""
 
     @classmethod
-    def of(cls, m: int, n: int, k: int, dtype: DType, result: DType) -> Key:
+    def of(cls, m: int, n: int, k: int, dtype: DType, result: DType, tail: bool = False) -> Key:
         """The key of a product, the same for f16 and bf16."""
-        return cls(m, n, k, *(_ALIKE.get(t.name, t.name) for t in (dtype, result)))
+        types = (_ALIKE.get(t.name, t.name) for t in (dtype, result))
+        return cls(m, n, k, *types, "pointwise" if tail else "")
 
     @property
     def problem(self) -> Problem:
         """The key as tables have it."""
-        return Problem(dict(vars(self)))
+        return Problem({name: value for name, value in vars(self).items() if value})
 
 
 @dataclass(frozen=True)

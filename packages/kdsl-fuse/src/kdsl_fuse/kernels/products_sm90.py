@@ -31,11 +31,13 @@ def products_sm90(
     extras = matrices[2 * products :]
     each = len(extras) // products
     load_a = kd.collective.TmaOperand(
-        A, (tile_m, tile_k), config.stages, name="a_stages", cache=config.caches[0]
-    )
+        A, (tile_m, tile_k), config.stages,
+        name="a_stages", cache=config.caches[0], fetch=config.fetch,
+    )  # fmt: skip
     load_b = kd.collective.TmaChoice(
-        weights, (tile_n, tile_k), config.stages, name="b_stages", cache=config.caches[1]
-    )
+        weights, (tile_n, tile_k), config.stages,
+        name="b_stages", cache=config.caches[1], fetch=config.fetch,
+    )  # fmt: skip
     ring = kd.collective.TmaPipeline(
         config.stages, load_a.bytes + load_b.bytes, config.readers, (None,)
     )

@@ -51,9 +51,9 @@ def by_line(profile: Profile, measured: LineCounts) -> list[Row]:
             mine = sum(counts.get(name, 0.0) for name in metric.names)
             theirs = measured.get(place, {}).get(metric.page, 0.0)
             if mine or theirs:
+                word = verdict(metric.binds_by_line(counts, profile.totals), mine, theirs)
                 found.append({"file": place[0], "line": place[1], "column": metric.page,
-                              "ours": mine, "theirs": theirs,
-                              "verdict": verdict(metric.binds(counts), mine, theirs)})  # fmt: skip
+                              "ours": mine, "theirs": theirs, "verdict": word})  # fmt: skip
     return found
 
 
