@@ -54,7 +54,7 @@ class Stage:
                 kd.bulk_load(source, there, count, barrier, cache=policy)
 
     def read(self, row: Any, share: Any) -> list[list[list[Any]]]:
-        """Vectors of each input, of a turn that has come: the wait is over at once the next time."""
+        """Vectors of each input, of a turn that has come: later waits are over at once."""
         self.arrived[share.turn].wait(0)
         return [self._vector(row, v, share) for v in range(share.config.vectors)]
 
