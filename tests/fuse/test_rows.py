@@ -32,7 +32,7 @@ CONFIGS = {
     "staged": RowConfig(4, 32, 1, staged=2),
     "staged in part": RowConfig(4, 96, 1, staged=1),
     "staged by a cluster": RowConfig(4, 32, 1, cluster=2, staged=1, load="cs"),
-    "staged by a cluster in turns": RowConfig(4, 32, 1, cluster=4, staged=2),
+    "staged by a cluster in turns": RowConfig(1, 32, 1, cluster=4, staged=2),
     "staged and kept": RowConfig(4, 32, 1, staged=1, kept=1),
     "staged and kept by a cluster": RowConfig(2, 32, 1, cluster=2, staged=1, kept=1, resident=2),
     "staged, operands late": RowConfig(4, 32, 1, staged=2, early=False),

@@ -173,7 +173,10 @@ def row_kernels() -> dict[str, Launch]:
             "cross_entropy", RowConfig(4, 32, 1, cluster=2, staged=2), (3, 296), online=True
         ),
         "rows/staged and kept": row_wise(
-            "layer_norm", RowConfig(8, 32, 1, staged=1, kept=1, resident=2), (2, 456), dtype=BF16
+            "layer_norm",
+            RowConfig(8, 32, 1, partial=False, staged=1, kept=1, resident=2),
+            (2, 456),
+            dtype=BF16,
         ),
         "columns/parts": column_wise(
             "sum", ColumnsConfig(8, 2, parts=2, depth=4, finished=False), (35, 264)

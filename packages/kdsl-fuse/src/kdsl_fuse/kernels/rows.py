@@ -26,7 +26,7 @@ class RowConfig:
     vectors may lie behind the row's end, `partial` that the last block has too few rows. Rows that
     are too long to be held are `streamed`: read again for each phase and for the results; or they
     are `staged` in shared memory, so many times `columns` of them, and read there, while `kept`
-    times `columns` behind them stay in registers.
+    times `columns` behind them stay in registers: no more turns than the row needs.
     `early` reads operands of the epilogue before the reductions, of staged rows a turn ahead. With
     `resident` a thread has so few registers that as many blocks share a multiprocessor. `load` and
     `store` are the cache operators of what is read and written once. `overlap` says that the kernel
@@ -159,8 +159,12 @@ class Share:
     def reaches(self, v: int) -> Any:
         """Whether vector `v` lies in the row; None where that is certain."""
         c = self.config
-        kept = isinstance(self.turn, int) and self.turn >= c.staged
-        ends = kept or not c.kept if c.staged else v == c.vectors - 1
+        if not c.staged:
+            ends = v == c.vectors - 1
+        elif isinstance(self.turn, int):
+            ends = self.turn == self.turns - 1
+        else:
+            ends = not c.kept
         if c.streamed or (c.ragged and ends):
             return kd.as_scalar(self.column(v) < self.columns)
         return None
