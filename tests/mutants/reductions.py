@@ -169,7 +169,7 @@ def row_kernels() -> dict[str, Launch]:
         "rows/staged, two inputs": row_wise(
             "layer_norm",
             RowConfig(8, 32, 2, partial=False, staged=2, load="cs"),
-            (2, 712),
+            (2, 784),
             dtype=BF16,
         ),
         "rows/staged by a cluster": row_wise(
