@@ -8,7 +8,7 @@ from typing import Any
 from row_cases import Operation, Pointwise, with_config
 
 from kdsl_fuse.kernels.rows import RowConfig
-from kdsl_fuse.kernels.rows_plan import MOST_STAGE_BYTES, RowsPlan, staged_by
+from kdsl_fuse.kernels.rows_plan import RowsPlan, staged_by
 
 CACHES = {
     "load cs": {"load": "cs"}, "store cs": {"store": "cs"},
@@ -20,11 +20,13 @@ CHANGES = {  # factors of lanes, vectors, cluster
     "lanes x2": (2, 0.5, 1), "lanes /2": (0.5, 2, 1), "cluster x2": (0.5, 1, 2),
     "cluster x2 deep": (0.25, 2, 2), "cluster x2 flat": (1, 0.5, 2), "cluster /2": (2, 1, 0.5),
 }  # fmt: skip
-STAGED = (  # lanes, vectors, factor of the cluster; the first are those in question
-    (512, 2, 1), (256, 4, 1), (512, 2, 0.5), (512, 2, 2), (384, 2, 1), (256, 2, 1), (256, 4, 2),
-    (1024, 1, 1), (512, 4, 1), (128, 4, 1),
+STAGED = (  # lanes, vectors, factor of the cluster, blocks that share a multiprocessor
+    (512, 2, 1, 3), (512, 1, 1, 2), (512, 2, 2, 3), (512, 1, 1, 3), (256, 4, 1, 3), (256, 2, 2, 6),
+    (384, 2, 1, 3), (512, 2, 0.5, 1), (1024, 1, 1, 1), (256, 4, 1, 4),
 )  # fmt: skip
-IN_QUESTION = 4
+STREAMED = ((512, 4), (256, 4), (1024, 4), (128, 4), (512, 2))  # lanes, vectors
+IN_QUESTION = 4  # the first of each
+MOST_KEPT = 64  # bytes of a thread
 WARP = 32
 STAGED_FROM = 4096  # columns
 
@@ -34,8 +36,11 @@ def few(plan: Any, op: Operation) -> dict[str, Any]:
     if not isinstance(plan, RowsPlan):
         return {}
     found = staged(plan, STAGED[:IN_QUESTION])
-    if plan.config.staged:
-        found["load cs"] = with_config(plan, replace(plan.config, load="cs"))
+    if plan.config.streamed:
+        found |= streamed(plan, STREAMED[:IN_QUESTION])
+    elif plan.config.staged:
+        late = replace(plan.config, early=not plan.config.early)
+        found["late" if plan.config.early else "early"] = with_config(plan, late)
         if plan.program != op.program:
             found["two phases"] = replace(plan, program=op.program)
     else:
@@ -58,7 +63,9 @@ def every(plan: Any) -> dict[str, Any]:
     elif not plan.config.in_turns:
         found |= held(plan.config)
     made = {name: with_config(plan, config) for name, config in found.items()}
-    return made | (staged(plan, STAGED) if isinstance(plan, RowsPlan) else {})
+    if isinstance(plan, RowsPlan):
+        made |= staged(plan, STAGED) | streamed(plan, STREAMED)
+    return made
 
 
 def held(c: RowConfig) -> dict[str, RowConfig]:
@@ -89,13 +96,24 @@ def staged(plan: RowsPlan, shapes: Any) -> dict[str, RowsPlan]:
     if plan.columns < STAGED_FROM or plan.columns % 8 or c.width != 8:
         return {}
     found: dict[str, RowsPlan] = {}
-    for lanes, vectors, factor in shapes:
+    size = 2 * plan.program.inputs
+    for lanes, vectors, factor, blocks in shapes:
         cluster = int(c.cluster * factor)
         if not 1 <= cluster <= MOST_BLOCKS:
             continue
         config = replace(c, lanes=lanes, vectors=vectors, cluster=cluster, streamed=False)
-        config = staged_by(config, plan.columns)
-        part = 2 * plan.program.inputs * config.staged * config.chunk
-        if part <= MOST_STAGE_BYTES and config != c:
-            found[f"staged {lanes}x{vectors} /{cluster}"] = with_config(plan, config)
+        config = staged_by(config, plan.columns, size, blocks)
+        if config.kept * vectors * c.width * size <= MOST_KEPT and config != c:
+            name = f"staged {lanes}x{vectors} /{cluster}, {blocks}"
+            found[name] = with_config(plan, config)
+    return found
+
+
+def streamed(plan: RowsPlan, shapes: Any) -> dict[str, RowsPlan]:
+    """Rows that are read again for each phase."""
+    found: dict[str, RowsPlan] = {}
+    for lanes, vectors in shapes if plan.columns >= STAGED_FROM else ():
+        config = RowConfig(plan.config.width, lanes, vectors, streamed=True, partial=False)
+        if config != plan.config:
+            found[f"streamed {lanes}x{vectors}"] = with_config(plan, config)
     return found

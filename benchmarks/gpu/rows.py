@@ -4,7 +4,8 @@
 
 All sides of a case run by turns, as CUDA graphs over buffers that the L2 cache cannot hold; figures
 are medians. Every side is first checked against f32 in PyTorch. Shares are of the bandwidth that a
-copy of 1 GiB reaches. Where rows are staged, plans that hold them are timed as well ("held").
+copy of 1 GiB reaches; a copy of as many bytes as the case runs beside it, as its start and its end
+weigh more. Where rows are staged, plans that hold them are timed as well ("held").
 `--tune` tries other configurations of ours (`few` or `all`), and times the fastest of them beside
 the chosen one.
 """
@@ -102,6 +103,16 @@ def theirs(function: Any, sets: Sets) -> timing.Launch:
     return launch
 
 
+def copying(size: int) -> timing.Launch:
+    """A copy, by a kernel, that reads and writes `size` bytes in all; there and back by turns."""
+    pair = [torch.randn(size // 8, device="cuda"), torch.empty(size // 8, device="cuda")]
+
+    def launch(i: int) -> Any:
+        return torch.mul(pair[i % 2], 1.0, out=pair[(i + 1) % 2])
+
+    return launch
+
+
 def error_of(results: Any, reference: list[Any]) -> float:
     """The largest error, relative to 1 + the reference's size."""
     found = results if isinstance(results, (tuple, list)) else (results,)
@@ -165,6 +176,8 @@ def measured(op: Operation, n: int, options: argparse.Namespace) -> dict[str, An
         if best:
             record["best"], launches["best"] = best[1], ours(best[2], sets)
     sides = {}
+    if op.traffic > 1:
+        sides["copy"] = timing.prepared(copying(size), len(sets), GRAPH_SECONDS)
     for name, launch in launches.items():
         try:
             results = launch(0)
@@ -189,7 +202,7 @@ def line(record: dict[str, Any], copy: float) -> str:
         return f"{name} failed: {record.get('error') or record['failures'].get('kdsl', '')}"[:160]
     mine = sides["kdsl"]
     words = [f"{name} {1e6 * mine:8.1f} µs {record['bytes'] / mine / copy:6.3f}"]
-    for other in ("eager", "compile"):
+    for other in ("copy", "eager", "compile"):
         words.append(f"{sides[other] / mine:7.3f}" if other in sides else "      —")
     words.append(f"  {record['errors']['kdsl']:.0e}")
     if "held" in sides:
@@ -246,7 +259,7 @@ def main() -> None:
     print("\n" + " · ".join(f"{key} {value}" for key, value in facts.items()))
     print(f"device copy {1e-12 * copy:.2f} TB/s")
     print(f"{'op':<14}{'rows':>9} x {'columns':<7} {'kdsl':>11} {'share':>6} "
-          f"{'eager':>7} {'compile':>7}   error")  # fmt: skip
+          f"{'copy':>7} {'eager':>7} {'compile':>7}   error")  # fmt: skip
     order = list(OPERATIONS)
     for record in sorted(records, key=lambda r: (order.index(r["op"]), r["columns"])):
         print(line(record, copy))

@@ -32,7 +32,10 @@ CONFIGS = {
     "staged": RowConfig(4, 32, 1, staged=2),
     "staged in part": RowConfig(4, 96, 1, staged=1),
     "staged by a cluster": RowConfig(4, 32, 1, cluster=2, staged=1, load="cs"),
-    "staged by a cluster in turns": RowConfig(4, 32, 1, cluster=4, staged=2),
+    "staged by a cluster in turns": RowConfig(1, 32, 1, cluster=4, staged=2),
+    "staged and kept": RowConfig(4, 32, 1, staged=1, kept=1),
+    "staged and kept by a cluster": RowConfig(2, 32, 1, cluster=2, staged=1, kept=1, resident=2),
+    "staged, operands late": RowConfig(4, 32, 1, staged=2, early=False),
     "hints": RowConfig(8, 32, 1, groups=2, load="cs", store="cs"),
 }
 CONFIG_COLUMNS = {"lane": 8, "part of a warp": 40, "narrow": 32}
@@ -244,7 +247,7 @@ def test_traffic_of_staged_rows(cluster: int) -> None:
     """The copy engine reads each row once; results go out by whole sectors, without conflicts."""
     x = numbers((2, 32768), bf16)
     y = np.empty_like(x)
-    config = rows_plan.staged_by(RowConfig(8, 512, 2, cluster=cluster), x.shape[1])
+    config = rows_plan.staged_by(RowConfig(8, 512, 2, cluster=cluster), x.shape[1], 2, 3)
     for online in (False, True):
         program = row_programs.softmax(fast=True, online=online)
         profile = simulated(program, y, x, config=config)
@@ -263,14 +266,14 @@ def test_every_length_is_covered(width: int, height: int, staged: int) -> None:
     for columns in [*range(width, 3000, 7 * width), *(2**i * width for i in range(10, 18))]:
         columns -= columns % width
         config = rows_plan.shared_out(height, columns, width, 4, staged_bytes=staged)
-        turns = max(config.staged, 1)
+        turns = max(config.staged + config.kept, 1)
         assert config.threads % 32 == 0
         assert config.threads <= 1024
         assert config.streamed or turns * config.columns >= columns
         assert config.ragged or turns * config.columns == columns
         spare = turns * config.columns - columns
         assert spare < turns * config.columns / config.vectors or config.lanes == 1
-        assert config.staged * config.chunk * staged <= rows_plan.MOST_STAGE_BYTES
+        assert config.staged * config.chunk * staged <= 226 << 10
 
 
 def test_few_rows_are_spread() -> None:
@@ -283,15 +286,68 @@ def test_few_rows_are_spread() -> None:
 
 @pytest.mark.parametrize("columns", [16384, 32768, 50304, 65536, 131072, 262144])
 @pytest.mark.parametrize("column_bytes", [2, 4])
-def test_three_blocks_with_long_rows_share_a_multiprocessor(
-    columns: int, column_bytes: int
-) -> None:
-    """In shared memory, as long as a cluster of eight has room."""
-    config = rows_plan.shared_out(4096, columns, 8, 4, staged_bytes=column_bytes)
+def test_blocks_with_long_rows_share_a_multiprocessor(columns: int, column_bytes: int) -> None:
+    """Three of one input, two of several, some of these in registers, or as many as fit."""
+    width = 8
+    config = rows_plan.shared_out(4096, columns, width, 4, staged_bytes=column_bytes)
     part = config.staged * config.chunk * column_bytes
     assert config.staged
-    assert 3 * (part + 2048) <= 228 << 10 or config.cluster == 8
+    assert (config.resident or 3) * (part + 1536) <= 228 << 10
+    assert config.resident in (0, 2)
+    assert config.kept * config.vectors * width * column_bytes <= 64
+    assert config.kept == 0 or column_bytes * width > 16
     assert config.threads <= 512
+    shared = columns * column_bytes / config.cluster
+    assert config.cluster == 1 or 2 * shared > (128 if column_bytes * width > 16 else 72) << 10
+
+
+@pytest.mark.parametrize("columns", [16384, 32768, 65536, 131072])
+def test_rows_that_are_read_once_are_streamed(columns: int) -> None:
+    """Sums of long rows, losses of very long ones: by one block each; rows with results are not."""
+    x = kd.spec("bf16", (4096, columns))
+    number, labels = kd.spec("f32", (4096,)), kd.spec("i64", (4096,))
+    total = rows_plan.choose(row_programs.reduction("sum"), number, x)
+    loss = row_ops.cross_entropy_plan(x, labels, number, -100)
+    assert (total.config.streamed, total.config.cluster) == (True, 1)
+    assert loss.config.streamed == (columns > 32768)
+    assert len(loss.program.phases) == 1
+    assert row_ops.softmax_plan(x, x).config.staged
+
+
+@pytest.mark.parametrize("columns", [16384, 65536])
+def test_streamed_totals(columns: int) -> None:
+    """Sums, extremes and losses of as many rows as plans stream, three of them in the simulator."""
+    x = numbers((3, columns), bf16)
+    y, labels, many = np.empty(3, np.float32), np.array([0, columns - 1, 5]), (4096, columns)
+    spec, number = kd.spec("bf16", many), kd.spec("f32", many[:1])
+    for name in ("sum", "max"):
+        program = row_programs.reduction(name)
+        simulated(program, y, x, config=rows_plan.choose(program, number, spec).config)
+        exact = getattr(np, name)(x.astype(np.float64), -1)
+        np.testing.assert_allclose(y, exact, rtol=1e-4, atol=1e-3)
+    plan = row_ops.cross_entropy_plan(spec, kd.spec("i64", many[:1]), number, -100)
+    simulated(plan.program, y, x, labels, config=plan.config)
+    losses = -np.take_along_axis(log_softmax(x), labels[:, None], 1)[:, 0]
+    np.testing.assert_allclose(y, losses, rtol=1e-5)
+
+
+def test_rows_of_two_inputs_are_kept_in_part() -> None:
+    """The plan of many long rows with a residual, one row of it in the simulator."""
+    columns = 32768
+    x, residual = (numbers((1, columns), bf16, seed) for seed in (1, 2))
+    weight, bias = (numbers((columns,), bf16, seed) for seed in (3, 4))
+    y, total = np.empty_like(x), np.empty_like(x)
+    program = row_programs.norm(1e-5, centred=True, bias=True, residual=True, total=True)
+    many, line = kd.spec("bf16", (4096, columns)), kd.spec("bf16", (columns,))
+    config = rows_plan.choose(program, many, many, many, many, line, line).config
+    assert config.kept
+    profile = simulated(program, y, total, x, residual, weight, bias, config=config)
+    exact = x.astype(np.float64) + residual
+    expected = normalised(exact, 1e-5, True) * weight.astype(np.float64) + bias
+    np.testing.assert_allclose(y.astype(np.float64), expected, rtol=ULPS[bf16], atol=1e-2)
+    np.testing.assert_allclose(total.astype(np.float64), exact, rtol=ULPS[bf16])
+    assert profile.sector_efficiency == 1
+    assert profile.bank_conflicts == 0
 
 
 # -- bad input -------------------------------------------------------------------------------------
@@ -333,13 +389,36 @@ def test_assembles_without_spilling() -> None:
 
     for columns, height in ((128, 1 << 19), (1024, 1 << 16), (8192, 8192), (131072, 512)):
         spec = kd.spec("bf16", (height, columns))
-        program = row_programs.softmax(fast=True)
-        plan = rows_plan.choose(program, spec, spec)
+        plan = row_ops.softmax_plan(spec, spec)
         module = rows_plan.rows.module(
             spec, spec, target="sm_90a", block=plan.config.threads, cluster=plan.cluster,
             **plan.statics,
         )  # fmt: skip
         report = assemble(module, "sm_90a").report
         assert report.spill_stores == report.spill_loads == 0
-        blocks = 3 if plan.config.staged else 2  # that share a multiprocessor
+        blocks = plan.config.resident or 2  # that share a multiprocessor
         assert report.registers * plan.config.threads * blocks <= 65536
+
+
+@pytest.mark.parametrize("columns", [16384, 65536, 131072])
+def test_norms_of_long_rows_assemble_without_spilling(columns: int) -> None:
+    """The operands of two turns, with one input or two, have room in a thread's registers."""
+    from kdsl_runtime.assemble import assemble
+
+    x, weight = kd.spec("bf16", (4096, columns)), kd.spec("bf16", (columns,))
+    for centred, residual in ((False, False), (True, False), (True, True)):
+        program = row_programs.norm(
+            1e-5, centred=centred, bias=centred, residual=residual, total=residual
+        )
+        both = (x, x) if residual else (x,)
+        operands = [*both, *both, weight, *([weight] if centred else [])]
+        plan = rows_plan.choose(program, *operands)
+        module = rows_plan.rows.module(
+            *plan.described(operands), target="sm_90a", block=plan.config.threads,
+            cluster=plan.cluster, **plan.statics,
+        )  # fmt: skip
+        report = assemble(module, "sm_90a").report
+        assert report.spill_stores == report.spill_loads == 0
+        blocks = plan.config.resident or 2
+        assert report.registers * plan.config.threads * blocks <= 65536
+        assert blocks * (module.shared_bytes + 1024) <= 228 << 10

@@ -14,7 +14,7 @@ from kdsl_runtime import driver
 
 pytestmark = pytest.mark.gpu
 SHAPES = [(3, 7), (33, 128), (4, 1000), (3, 2048), (2, 16384), (1, 70000), (1, 140000),
-          (140, 16400)]  # fmt: skip
+          (140, 16400), (70, 30000)]  # fmt: skip
 
 
 @pytest.fixture

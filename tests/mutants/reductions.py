@@ -165,12 +165,24 @@ def row_kernels() -> dict[str, Launch]:
         "rows/streamed by a cluster": row_wise(
             "softmax", RowConfig(2, 32, 1, cluster=2, streamed=True), (2, 270)
         ),
-        "rows/staged": row_wise("softmax", RowConfig(4, 64, 1, staged=2), (2, 400)),
+        "rows/staged": row_wise("softmax", RowConfig(4, 64, 1, partial=False, staged=2), (2, 400)),
         "rows/staged, two inputs": row_wise(
-            "layer_norm", RowConfig(8, 32, 2, staged=2, load="cs"), (2, 712), dtype=BF16
+            "layer_norm",
+            RowConfig(8, 32, 2, partial=False, staged=2, load="cs"),
+            (2, 784),
+            dtype=BF16,
         ),
         "rows/staged by a cluster": row_wise(
-            "cross_entropy", RowConfig(4, 32, 1, cluster=2, staged=2), (3, 296), online=True
+            "cross_entropy",
+            RowConfig(4, 32, 1, partial=False, cluster=2, staged=2),
+            (3, 296),
+            online=True,
+        ),
+        "rows/staged and kept": row_wise(
+            "layer_norm",
+            RowConfig(8, 32, 1, partial=False, staged=1, kept=1, resident=2),
+            (2, 456),
+            dtype=BF16,
         ),
         "columns/parts": column_wise(
             "sum", ColumnsConfig(8, 2, parts=2, depth=4, finished=False), (35, 264)

@@ -73,8 +73,8 @@ _NAMES = {
     "lang.tma": "tma_load tma_store TmaLoad TmaStore tma_store_commit tma_store_wait",
     "lang.tma_im2col": "tma_im2col TmaIm2col",
     "lang.views": "tensor local_tile local_partition size",
-    "lang.warp_groups": "elect_one warp_uniform set_max_registers wgmma_fence wgmma_commit"
-    " wgmma_wait",
+    "lang.warp_groups": "elect_one warp_uniform set_max_registers min_blocks_per_sm wgmma_fence"
+    " wgmma_commit wgmma_wait",
     "loc": "role",
     "lang.words": "thread_idx block_idx block_dim grid_dim thread_rank lane_idx warp_idx"
     " warpgroup_idx sync_threads sync_warp named_barrier fence cp_async_commit cp_async_wait"

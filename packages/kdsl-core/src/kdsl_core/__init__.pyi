@@ -122,6 +122,7 @@ from kdsl_core.lang.views import local_tile as local_tile
 from kdsl_core.lang.views import size as size
 from kdsl_core.lang.views import tensor as tensor
 from kdsl_core.lang.warp_groups import elect_one as elect_one
+from kdsl_core.lang.warp_groups import min_blocks_per_sm as min_blocks_per_sm
 from kdsl_core.lang.warp_groups import set_max_registers as set_max_registers
 from kdsl_core.lang.warp_groups import warp_uniform as warp_uniform
 from kdsl_core.lang.warp_groups import wgmma_commit as wgmma_commit

@@ -39,6 +39,14 @@ def set_max_registers(count: int) -> None:
     launch.set_max_registers(builder(), count, increase=count > kernel.registers_at_entry)
 
 
+def min_blocks_per_sm(count: int) -> None:
+    """Have so few registers per thread that `count` blocks share a multiprocessor.
+
+    The same as `@kd.kernel(min_blocks_per_sm=…)`, where it depends on a trace-time argument.
+    """
+    current().kernel.min_blocks_per_sm = count
+
+
 def wgmma_fence() -> None:
     """Order writes of registers before the wgmma that read or accumulate into them.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -43,10 +42,8 @@ def _powers_plan(name: str, operands: tuple[Any, ...], **options: Any) -> RowsPl
     """
     for operand in operands:
         _spec(operand)
-    plan = choose(_program(name, **options), *operands)
-    if plan.config.in_turns:
-        plan = replace(plan, program=_program(name, online=True, **options))
-    return plan
+    in_turns = _program(name, online=True, **options)
+    return choose(_program(name, **options), *operands, in_turns=in_turns)
 
 
 def softmax_plan(x: Any, y: Any) -> RowsPlan:

@@ -27,6 +27,10 @@ class Reduction(Protocol):
     `stats` are the statistics of the phases before; `finish` gives those of this one.
     """
 
+    def extend(self, state: Scalars, values: Sequence[Any], stats: Scalars) -> Scalars:
+        """The state of more elements than before, at least one."""
+        return self.combine(state, self.local(values, stats))
+
     def identity(self, dtype: DType) -> Scalars:
         """The state of no elements; of elements of a type."""
 
@@ -107,7 +111,7 @@ def mean_of(total: Any, count: Any, stats: Scalars) -> Scalars:
 
 # -- reductions ------------------------------------------------------------------------------------
 @dataclass(frozen=True)
-class Sum:
+class Sum(Reduction):
     """Σ value, finished by a function of (total, count, stats)."""
 
     finished: Callable[[Any, Any, Scalars], Scalars] = plain
@@ -134,7 +138,7 @@ class Sum:
 
 
 @dataclass(frozen=True)
-class Product:
+class Product(Reduction):
     """Π value."""
 
     def identity(self, dtype: DType) -> Scalars:
@@ -159,7 +163,7 @@ class Product:
 
 
 @dataclass(frozen=True)
-class Extreme:
+class Extreme(Reduction):
     """The largest value of a row, or the smallest; NaN where there is one."""
 
     largest: bool = True
@@ -205,7 +209,7 @@ class ReciprocalRoot:
 
 
 @dataclass(frozen=True)
-class SumOfSquares:
+class SumOfSquares(Reduction):
     """Σ value², or where `centred` Σ (value − mean)², of a mean that is the first statistic."""
 
     centred: bool
@@ -307,7 +311,7 @@ class Exponential:
 
 
 @dataclass(frozen=True)
-class SumOfPowers:
+class SumOfPowers(Reduction):
     """Σ e^(value − top), of a top that is known: statistics 0 and 1 are the top and the sum."""
 
     exponential: Exponential
@@ -334,7 +338,7 @@ class SumOfPowers:
 
 
 @dataclass(frozen=True)
-class TopAndSum:
+class TopAndSum(Reduction):
     """The top and Σ e^(value − top) in one phase: sums are scaled when tops meet."""
 
     exponential: Exponential
@@ -350,8 +354,18 @@ class TopAndSum:
     def local(self, values: Sequence[Any], stats: Scalars) -> Scalars:
         """The largest of the values, and the sum of powers relative to it."""
         top = tree(kd.maximum, values)
+        return top, self._sum(values, _finite(top))
+
+    def extend(self, state: Scalars, values: Sequence[Any], stats: Scalars) -> Scalars:
+        """The same of more values: the sum so far is scaled once."""
+        top = kd.maximum(state[0], tree(kd.maximum, values))
         base = _finite(top)
-        return top, tree(add, [self.exponential.of(value, base) for value in values])
+        return top, kd.fma(
+            state[1], self.exponential.scale(state[0], base), self._sum(values, base)
+        )
+
+    def _sum(self, values: Sequence[Any], base: Any) -> Any:
+        return tree(add, [self.exponential.of(value, base) for value in values])
 
     def combine(self, a: Scalars, b: Scalars) -> Scalars:
         """The larger top, and both sums relative to it."""
@@ -397,7 +411,7 @@ class LogQuotient:
 
 
 @dataclass(frozen=True)
-class Finished:
+class Finished(Reduction):
     """A reduction that adds one more statistic, computed once for a row from those before."""
 
     reduction: Any
@@ -414,6 +428,10 @@ class Finished:
     def local(self, values: Sequence[Any], stats: Scalars) -> Scalars:
         """As of the reduction."""
         return self.reduction.local(values, stats)
+
+    def extend(self, state: Scalars, values: Sequence[Any], stats: Scalars) -> Scalars:
+        """As of the reduction."""
+        return self.reduction.extend(state, values, stats)
 
     def combine(self, a: Scalars, b: Scalars) -> Scalars:
         """As of the reduction."""

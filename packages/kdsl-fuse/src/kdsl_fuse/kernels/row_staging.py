@@ -53,12 +53,12 @@ class Stage:
                 count = size.assume_divisible(16 // x.dtype.bytes)
                 kd.bulk_load(source, there, count, barrier, cache=policy)
 
-    def await_turn(self, share: Any) -> None:
-        """Wait until a turn has come; returns at once in later phases."""
+    def read(self, row: Any, share: Any) -> list[list[list[Any]]]:
+        """Vectors of each input, of a turn that has come: later waits are over at once."""
         self.arrived[share.turn].wait(0)
+        return [self._vector(row, v, share) for v in range(share.config.vectors)]
 
-    def read(self, row: Any, v: int, share: Any) -> list[list[Any]]:
-        """A vector of each input, of a turn that has come."""
+    def _vector(self, row: Any, v: int, share: Any) -> list[list[Any]]:
         c, inside = share.config, share.inside(row, v)
         place = share.turn * c.chunk + (v * c.lanes + share.lane) * c.width
         return [list(x.load_vector(place, c.width, inside)) for x in self.buffers]

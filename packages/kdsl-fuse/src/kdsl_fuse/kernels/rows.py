@@ -12,7 +12,7 @@ from typing import Any
 import kdsl_core as kd
 from kdsl_fuse.kernels.row_exchange import Exchange
 from kdsl_fuse.kernels.row_programs import RowProgram
-from kdsl_fuse.kernels.row_staging import Stage
+from kdsl_fuse.kernels.row_turns import take_in_turns
 from kdsl_fuse.kernels.vectors import begin, neighbours, put, widened
 
 
@@ -25,10 +25,12 @@ class RowConfig:
     threads, and each takes `together` rows at a time. `ragged` says that the last of a thread's
     vectors may lie behind the row's end, `partial` that the last block has too few rows. Rows that
     are too long to be held are `streamed`: read again for each phase and for the results; or they
-    are `staged` in shared memory, so many times `columns` of them, and read there.
-    `early` reads operands of the epilogue before the reductions. `load` and `store` are the cache
-    operators of what is read and written once. `overlap` says that the kernel itself waits for the
-    launch before, which takes sm_90, as clusters and stages do.
+    are `staged` in shared memory, so many times `columns` of them, and read there, while `kept`
+    times `columns` behind them stay in registers: no more turns than the row needs.
+    `early` reads operands of the epilogue before the reductions, of staged rows a turn ahead. With
+    `resident` a thread has so few registers that as many blocks share a multiprocessor. `load` and
+    `store` are the cache operators of what is read and written once. `overlap` says that the kernel
+    itself waits for the launch before, which takes sm_90, as clusters and stages do.
     """
 
     width: int
@@ -41,6 +43,8 @@ class RowConfig:
     partial: bool = True
     streamed: bool = False
     staged: int = 0
+    kept: int = 0
+    resident: int = 0
     early: bool = True
     load: str = ""
     store: str = ""
@@ -79,12 +83,14 @@ def rows(*arrays: kd.Tensor, program: kd.Static, config: kd.Static):
     Shapes: outputs, inputs and extras (…, n), extras perhaps broadcast by strides of 0; row outputs
     and row inputs (…). All leading modes are the same.
     """
+    if config.resident:
+        kd.min_blocks_per_sm(config.resident)
     begin(config)
     operands = Operands(program, arrays)
     share = Share(config, operands.full[0].shape)
     exchange = Exchange(config, program)
     if config.in_turns:
-        stream(program, operands, share, exchange)
+        take_in_turns(program, operands, share, exchange)
     else:
         hold(program, operands, share, exchange)
 
@@ -93,7 +99,7 @@ def hold(program, operands, share, exchange):
     """Rows that stay in registers from their reading to their writing."""
     turns = range(share.config.vectors)
     labels = [operands.labels(row, share) for row in share.rows]
-    read = [[operands.read(row, v, share) for v in turns] for row in share.rows]
+    read = [operands.read(row, share) for row in share.rows]
     if share.config.early:
         extras = [[operands.extra(row, v, share) for v in turns] for row in share.rows]
     picked = [operands.picked(row, *label) for row, label in zip(share.rows, labels, strict=True)]
@@ -117,43 +123,6 @@ def hold(program, operands, share, exchange):
         operands.write_row(row, share, stats[r], labels[r][0], picked[r])
 
 
-@kd.func
-def stream(program, operands, share, exchange):
-    """Rows that are read again for each phase and for the results: from memory or from a stage."""
-    source = operands
-    if share.config.staged:
-        source = Stage(operands, share)
-        source.copy(share)
-    row, stats = share.rows[0], ()
-    labels = operands.labels(row, share)
-    picked = operands.picked(row, *labels)
-    vectors = range(share.config.vectors)
-    for number, phase in enumerate(program.phases):
-
-        def state(part, phase=phase, stats=stats):
-            source.await_turn(part)
-            values = [operands.values(source.read(row, v, part)) for v in vectors]
-            found = phase.local(part.filled(values, phase, stats), stats)
-            return tuple(kd.as_scalar(x) for x in found)
-
-        held = [kd.rmem(x.dtype, 1).fill(x) for x in state(share)]
-        for turn in kd.range(1, share.turns):
-            joined = phase.combine(tuple(x[0] for x in held), state(share.at(turn)))
-            for register, value in zip(held, joined, strict=True):
-                register[0] = value
-        total = exchange.total(number, phase, tuple(x[0] for x in held))
-        stats = (*stats, *phase.finish(total, share.count, stats))
-    if program.outputs:
-        for turn in kd.range(0, share.turns):
-            part = share.at(turn)
-            source.await_turn(part)
-            extras = [operands.extra(row, v, part) for v in vectors]
-            read = [source.read(row, v, part) for v in vectors]
-            for v in vectors:
-                operands.write(row, v, part, operands.values(read[v]), extras[v], stats)
-    operands.write_row(row, share, stats, labels[0], picked)
-
-
 class Share:
     """Which rows and columns belong to a thread, in one turn of those that a row is taken in."""
 
@@ -169,7 +138,8 @@ class Share:
     @property
     def turns(self) -> Any:
         """How often the threads take columns."""
-        return self.config.staged or kd.ceil_div(self.columns, self.config.columns)
+        c = self.config
+        return c.staged + c.kept if c.staged else kd.ceil_div(self.columns, c.columns)
 
     def at(self, turn: Any) -> Share:
         """The same rows in another turn."""
@@ -189,7 +159,13 @@ class Share:
     def reaches(self, v: int) -> Any:
         """Whether vector `v` lies in the row; None where that is certain."""
         c = self.config
-        if c.streamed or (c.ragged and (c.staged or v == c.vectors - 1)):
+        if not c.staged:
+            ends = v == c.vectors - 1
+        elif isinstance(self.turn, int):
+            ends = self.turn == self.turns - 1
+        else:
+            ends = not c.kept
+        if c.streamed or (c.ragged and ends):
             return kd.as_scalar(self.column(v) < self.columns)
         return None
 
@@ -233,10 +209,11 @@ class Operands:
         )
         self.full = self.inputs
 
-    def await_turn(self, share: Share) -> None:
-        """Memory is always there."""
+    def read(self, row: Any, share: Share) -> list[list[list[Any]]]:
+        """Vectors of each input."""
+        return [self.read_vector(row, v, share) for v in range(share.config.vectors)]
 
-    def read(self, row: Any, v: int, share: Share) -> list[list[Any]]:
+    def read_vector(self, row: Any, v: int, share: Share) -> list[list[Any]]:
         """A vector of each input."""
         c, inside = share.config, share.inside(row, v)
         return [neighbours(x, (row, share.column(v)), 1, c.width, inside, c.load)
@@ -252,6 +229,15 @@ class Operands:
         inside = share.inside(row, v)
         return [neighbours(x, (row, share.column(v)), 1, share.config.width, inside)
                 for x in self.extras]  # fmt: skip
+
+    def extras_of(self, row: Any, share: Share) -> list[list[list[Any]]]:
+        """Vectors of each operand of the epilogue."""
+        return [self.extra(row, v, share) for v in range(share.config.vectors)]
+
+    def write_vectors(self, row: Any, share: Share, read: Any, extras: Any, stats: Any) -> None:
+        """Compute and write vectors of each output."""
+        for v, (vector, own) in enumerate(zip(read, extras, strict=True)):
+            self.write(row, v, share, self.values(vector), own, stats)
 
     def write(self, row: Any, v: int, share: Share, values: Any, extras: Any, stats: Any) -> None:
         """Compute and write a vector of each output."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from kdsl_core.dtypes import f32
 from kdsl_core.errors import ArgumentError
 from kdsl_core.lang.spec import ArraySpec
 from kdsl_fuse import arrays
@@ -23,9 +24,15 @@ _BLOCK = 256  # threads where a row takes fewer
 _MOST_LANES = 512
 _MOST_BLOCKS = 8  # of a cluster on every chip that has clusters
 _HELD_BYTES = 128  # of inputs that a thread has under way, and of values that it holds
-_HELD_LANES = 256  # of a row that may be staged: a longer one is
-_STAGE_BYTES = 72 << 10  # of a block's part of a row: three blocks share a multiprocessor
-MOST_STAGE_BYTES = 216 << 10  # where eight blocks cannot have less
+_HELD_LANES = 256  # of a row that is held: a longer one is taken in turns
+_SHARED_BYTES = 228 << 10  # of a multiprocessor
+_OWN_BYTES = 1280  # of each block of it: what the driver takes, and barriers
+_TOTAL_BYTES = 8  # of a warp of the row: a number or two for each of two phases
+_THIRD_BYTES = 72 << 10  # of a block's part of a row, of which three share a multiprocessor
+_HALF_BYTES = 128 << 10  # of two, with what is kept in registers
+_KEPT_BYTES = 64  # of a part, in each thread's registers
+_STREAMING = {1: (0, 8, 512, 1024), 2: (4096, 32, 256, 256)}  # by states: more accesses a row than
+# this, accesses of a thread, threads
 _LINE_LANES = 8  # of 16 bytes: a whole line of memory
 _MOST_TOGETHER = 8
 
@@ -94,14 +101,17 @@ class RowsPlan:
 def choose(
     program: RowProgram,
     *operands: Any,
+    in_turns: RowProgram | None = None,
     multiprocessors: int = MULTIPROCESSORS,
     staging: bool = True,
     clusters: bool = True,
 ) -> RowsPlan:
     """The plan for operands in the kernel's order: arrays, or `kd.spec`s.
 
-    Extras, and inputs that are smaller than the largest, are broadcast. Without `staging` long rows
-    are held in registers, without `clusters` by one block each.
+    Extras, and inputs that are smaller than the largest, are broadcast. `in_turns` is a program
+    that computes the same in fewer phases, at the price of registers: it is taken where rows are
+    read again for each. Without `staging` long rows are held in registers, without `clusters` by
+    one block each.
 
     Raises: ArgumentError K947 for a wrong number of operands or shapes that do not fit, K944 where
     an operand cannot be repeated, K945 for outputs whose places share elements.
@@ -119,12 +129,23 @@ def choose(
     steps = tuple(strides[id(x)][-1] if any(x is y for y in full) else None for x in operands)
     width, read, later, staged = _accesses(program, operands, joined, depth, steps)
     height = math.prod(joined.shape)
+    shorter = in_turns or program
     config = shared_out(
-        height, depth, width, max(read, 4), multiprocessors, staging * staged, clusters
-    )
-    held = config.width * config.vectors * config.together
-    early = held * (read + later) <= _HELD_BYTES
-    return RowsPlan(program, joined, depth, steps, replace(config, early=early))
+        height, depth, width, max(read, 4), multiprocessors, staging * staged, clusters,
+        staging * states_read_once(shorter),
+    )  # fmt: skip
+    if not config.in_turns:
+        held = config.width * config.vectors * config.together
+        early = held * (read + later) <= _HELD_BYTES
+        return RowsPlan(program, joined, depth, steps, replace(config, early=early))
+    return RowsPlan(shorter, joined, depth, steps, config)
+
+
+def states_read_once(program: RowProgram) -> int:
+    """Numbers that a thread keeps of its part of a row that is read once; 0 if it is read again."""
+    if program.outputs or len(program.phases) > 1:
+        return 0
+    return len(program.phases[0].identity(f32))
 
 
 def _by_shape(
@@ -184,14 +205,15 @@ def _accesses(
 @lru_cache(maxsize=4096)
 def shared_out(
     height: int, columns: int, width: int, read_bytes: int, multiprocessors: int = MULTIPROCESSORS,
-    staged_bytes: int = 0, clusters: bool = True,
+    staged_bytes: int = 0, clusters: bool = True, states: int = 0,
 ) -> RowConfig:  # fmt: skip
     """The configuration for `height` rows, of whose columns `read_bytes` each are read (or held).
 
     A thread holds 32 elements of 32 bits and less; rows of up to 1024 go to a warp or a part of
-    one, up to 8192 to a block. Longer ones of `staged_bytes` a column are staged, unless they are
-    so few that all are under way at once. Where they cannot be, up to 16384 go to a block, beyond
-    to a cluster, and are streamed when that is full.
+    one, up to 8192 to a block. Longer ones, unless they are so few that all are under way at once,
+    are streamed if they are read once for a number or two (`states`), or else staged if they can
+    be (`staged_bytes` a column). Of others up to 16384 go to a block, beyond to a cluster, and are
+    streamed when that is full.
     """
     each = max(_HELD_BYTES // read_bytes // width, 1)
     vectors = max(-(-columns // width), 1)
@@ -205,11 +227,14 @@ def shared_out(
         and vectors >= each * cluster * 4 * WARP
     ):
         cluster *= 2
-    if staged_bytes and vectors > each * _HELD_LANES:
-        staged = _staged(height, columns, width, max(each // 2, 1), staged_bytes, multiprocessors)
-        fits = staged.staged * staged.chunk * staged_bytes <= MOST_STAGE_BYTES
-        few = height * cluster <= multiprocessors and vectors <= each * cluster * _MOST_LANES
-        if fits and not few:
+    few = height * cluster <= multiprocessors and vectors <= each * cluster * _MOST_LANES
+    if vectors > each * _HELD_LANES and not few:
+        if states in _STREAMING and vectors > _STREAMING[states][0]:
+            return _streamed(width, vectors, each, height, states, multiprocessors)
+        staged = staged_bytes and _staged(
+            height, columns, width, max(each // 2, 1), staged_bytes, multiprocessors
+        )
+        if staged:
             return staged
     lanes = _lanes(-(-vectors // (each * cluster)), vectors)
     streamed = lanes > _MOST_LANES
@@ -224,31 +249,62 @@ def shared_out(
     return replace(config, partial=height % config.rows != 0)
 
 
+def _streamed(
+    width: int, vectors: int, each: int, height: int, states: int, multiprocessors: int
+) -> RowConfig:
+    """Rows that are read once: a block each, whose threads keep several accesses under way.
+
+    A few rows are shared by clusters, so that all multiprocessors read.
+    """
+    _, share, fewest, most = _STREAMING[states]
+    lanes, cluster = min(max(vectors // share // WARP * WARP, fewest), most), 1
+    while cluster < _MOST_BLOCKS and 2 * height * cluster <= multiprocessors:
+        cluster *= 2
+    return RowConfig(width, lanes, each, cluster=cluster, streamed=True, partial=False)
+
+
 def _staged(
     height: int, columns: int, width: int, each: int, column_bytes: int, multiprocessors: int
-) -> RowConfig:
-    """Rows in shared memory: so many blocks a row that three parts fit a multiprocessor.
+) -> RowConfig | None:
+    """Rows in shared memory, if they fit: so many blocks a row that three share a multiprocessor.
 
-    One part is then copied while another is reduced and a third written, with no wave of blocks
-    that all wait for memory, or for each other, at the same time. A thread takes 16 elements a
-    turn: it gets along with the 40 registers of three blocks of 512.
+    One part is then copied while another is reduced and a third written. Two parts of several
+    inputs are better than three, as clusters are smaller: they are larger than half of the shared
+    memory, and threads keep the rest. A thread takes `each` vectors in a turn, 16 elements, as it
+    gets along with the 40 registers of three blocks of 512 then; of such parts it takes one.
     """
-    cluster = 1
+    several = width * column_bytes > ACCESS_BYTES
+    most, cluster = _HALF_BYTES if several else _THIRD_BYTES, 1
     while cluster < _MOST_BLOCKS and (
-        columns * column_bytes > cluster * _STAGE_BYTES or 2 * height * cluster <= multiprocessors
+        columns * column_bytes > cluster * most or 2 * height * cluster <= multiprocessors
     ):
         cluster *= 2
-    vectors = columns // width
+    large = several and columns * column_bytes > cluster * _THIRD_BYTES
+    each, vectors = 1 if large else each, columns // width
     turns = -(-vectors // (cluster * each * _MOST_LANES))
     lanes = _lanes(-(-vectors // (cluster * each * turns)), vectors)
-    return staged_by(RowConfig(width, lanes, each, cluster=cluster), columns)
+    config = RowConfig(width, lanes, each, cluster=cluster, early=large)
+    for resident in (3, 2, 1):
+        found = staged_by(config, columns, column_bytes, resident)
+        kept = found.kept * each * width * column_bytes
+        if kept == 0 or (large and resident == 2 and kept <= _KEPT_BYTES):
+            return found if large else replace(found, resident=0)
+    return None
 
 
-def staged_by(config: RowConfig, columns: int) -> RowConfig:
-    """The same threads for a staged row, in as many turns as its columns take."""
+def staged_by(config: RowConfig, columns: int, column_bytes: int, resident: int) -> RowConfig:
+    """The same threads for a staged row, in as many turns as its columns take.
+
+    Those for which shared memory is too small are kept in registers, when so many blocks are to be
+    `resident` on a multiprocessor.
+    """
     turns = -(-columns // config.columns)
-    ragged = config.columns * turns != columns
-    return replace(config, staged=turns, ragged=ragged, partial=False, groups=1, together=1)
+    own = _OWN_BYTES + _TOTAL_BYTES * config.cluster * config.lanes // WARP
+    room = (_SHARED_BYTES // resident - own) // (config.chunk * column_bytes)
+    return replace(
+        config, staged=min(turns, room), kept=max(turns - room, 0), resident=resident,
+        ragged=config.columns * turns != columns, partial=False, groups=1, together=1,
+    )  # fmt: skip
 
 
 def _lanes(needed: int, vectors: int) -> int:

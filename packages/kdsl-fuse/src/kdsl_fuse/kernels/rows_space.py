@@ -14,7 +14,7 @@ from kdsl_core.lang.spec import ArraySpec
 from kdsl_fuse.kernels import row_programs
 from kdsl_fuse.kernels.row_programs import RowProgram
 from kdsl_fuse.kernels.rows import RowConfig
-from kdsl_fuse.kernels.rows_plan import MOST_STAGE_BYTES, RowsPlan, choose, staged_by
+from kdsl_fuse.kernels.rows_plan import RowsPlan, choose, staged_by
 from kdsl_runtime.dispatch import Config
 from kdsl_runtime.problem import Problem
 from kdsl_runtime.tune import Call, Space
@@ -23,6 +23,8 @@ EPS = 1e-5
 BOUND = 8e-3  # of the largest element: bf16 rounds it by 2e-3
 OPERATORS = ("softmax", "rms_norm", "layer_norm")
 _MOST_THREADS, _MOST_BLOCKS = 1024, 8
+_MOST_RESIDENT = 1536  # threads, of staged rows: each has 40 registers then
+_MOST_KEPT = 64  # bytes of a row in a thread's registers
 _CHANGES = (  # factors of lanes, vectors, cluster
     (1, 1, 1), (2, 0.5, 1), (0.5, 2, 1), (4, 0.25, 1), (0.5, 1, 2), (0.25, 2, 2), (1, 0.5, 2),
     (2, 1, 0.5), (1, 2, 0.5),
@@ -87,9 +89,10 @@ def _around(problem: Problem, staged: bool) -> Iterator[Config]:
 def config_of(problem: Problem, config: Config) -> RowConfig:
     """The whole configuration."""
     chosen, columns = first(problem, bool(config["staged"])).config, problem.size("n")
-    changed = replace(chosen, **{**config, "staged": 0}, partial=True)
+    changed = replace(chosen, **{**config, "staged": 0}, kept=0, resident=0, partial=True)
     if config["staged"]:
-        return staged_by(changed, columns)
+        resident = max(min(chosen.resident, _MOST_RESIDENT // changed.lanes), 1)
+        return staged_by(changed, columns, _dtype(problem).bytes, resident)
     return replace(changed, ragged=changed.columns != columns)
 
 
@@ -105,8 +108,8 @@ def holds(problem: Problem, config: Config) -> str | None:
     if c.lanes > 32 and c.lanes % 32:
         return f"{c.lanes} threads are no whole warps"
     if c.staged:
-        size = c.staged * c.chunk * _dtype(problem).bytes
-        return None if size <= MOST_STAGE_BYTES else f"{size} bytes of a row in a block"
+        size = c.kept * c.vectors * c.width * _dtype(problem).bytes
+        return None if size <= _MOST_KEPT else f"{size} bytes of a row in a thread's registers"
     spare = c.columns - problem.size("n")
     if not c.streamed and not 0 <= spare < c.columns // c.vectors:
         return f"{c.columns} columns are held, rows have {problem.size('n')}"

@@ -125,11 +125,11 @@ def call_of(graph: Graph, match: Match, options: Options) -> KernelCall:
     specs = [Preparation().spec(x) for x in (*writes, *reads)]
     modern = overlaps(options)
     plan = choose(
-        parts.program(), *specs, staging=modern, clusters=modern,
+        parts.program(), *specs, in_turns=parts.program(online=True), staging=modern,
+        clusters=modern,
         multiprocessors=options.chip.multiprocessors if options.chip else MULTIPROCESSORS,
     )  # fmt: skip
     config = replace(plan.config, overlap=modern)
-    program = parts.program(online=True) if config.in_turns else plan.program
     layouts = [Strided(*layout) for layout in plan.layouts()]
     pairs = zip(reads, layouts[len(writes) :], strict=True)
     return KernelCall(
@@ -142,7 +142,7 @@ def call_of(graph: Graph, match: Match, options: Options) -> KernelCall:
         extras=tuple(x.seen_as(replace(v, offset=x.layout.offset)) for x, v in pairs),
         outputs=match.stores,
         seen=tuple(layouts[: len(writes)]),
-        statics={"program": program, "config": config},
+        statics={"program": plan.program, "config": config},
         summary=_summary(config),
         overlap=modern,
     )
