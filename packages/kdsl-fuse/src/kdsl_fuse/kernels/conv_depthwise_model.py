@@ -15,8 +15,8 @@ from kdsl_fuse.kernels.conv_problem import ConvProblem
 
 ELEMENT = 2  # bytes
 SCHEDULERS = 4  # of a multiprocessor, each issues an instruction in a cycle
-# Set so that the measured times of nine chosen plans (docs/facts.md) are 0.7 to 1.1 times as long at
-# 1755 MHz, as `test_depthwise_model` has it.
+# Set so that at 1755 MHz nine chosen plans take 0.7 to 1.1 times what was measured of them
+# (docs/facts.md; `test_depthwise_model`).
 AROUND, AROUND_ROW = 90, 9  # instructions of a warp around a pair of strips, and a row of both
 ORDINARY = 1.5  # issue slots of an instruction that unpacks a pixel or multiplies it
 WAIT, CHAIN = 900, 60  # cycles that a pair of strips takes besides, and each step of input rows

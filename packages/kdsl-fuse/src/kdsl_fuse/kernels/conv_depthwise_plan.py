@@ -293,7 +293,7 @@ def problem_of(
     batch, height, width, channels = shapes[0]
     count, *kernel, _ = shapes[1]
     if min(batch, channels, count) < 1 or count % channels:
-        raise _unfit(f"filters are a multiple of the channels, got {count} for {channels}")
+        raise _uneven(count, channels)
     problem = ConvProblem(
         batch, height, width, channels, count, (kernel[0], kernel[1]), stride, padding, dilation,
         channels,
@@ -307,8 +307,10 @@ def check(problem: ConvProblem, dtype: DType) -> None:
     p = problem
     if dtype not in TYPES:
         raise _types(f"operands are {dtype}")
-    if not p.depthwise or p.filters % p.channels:
+    if not p.depthwise:
         raise _unfit(f"each channel is a group of its own, got {p.groups} groups of {p.channels}")
+    if p.filters % p.channels:
+        raise _uneven(p.filters, p.channels)
     if min(*p.kernel, *p.stride, *p.dilation) < 1 or min(p.padding) < 0:
         raise _unfit(
             f"kernel, stride and dilation are 1 or more and padding 0 or more, got {p.kernel}, "
@@ -371,6 +373,10 @@ def _unfit(what: str) -> kd.ArgumentError:
         code="K977",
         fix="images are NHWC; filters are (filters, R, S, 1)",
     )
+
+
+def _uneven(filters: int, channels: int) -> kd.ArgumentError:
+    return _unfit(f"filters are a multiple of the channels, got {filters} for {channels}")
 
 
 def _types(what: str) -> kd.ArgumentError:
