@@ -1,8 +1,10 @@
-"""Write the Hopper convolution's dispatch table: of each problem the fastest plan measured.
+"""Write the dispatch table of a convolution's kernel: of each problem the fastest plan measured.
 
     python3 benchmarks/make_conv_table.py results/gpu/conv_sm90-h200.json more.json …
+    python3 benchmarks/make_conv_table.py --kernel conv_grouped results/gpu/conv-grouped-h200.json
 
-Files are what benchmarks/gpu/conv.py left in $OUT; the fastest sustained time of all counts.
+Files are what benchmarks/gpu/conv.py or conv_grouped.py left in $OUT; the fastest sustained time of
+all counts.
 """
 
 from __future__ import annotations
@@ -10,21 +12,55 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import kdsl_core as kd
-from kdsl_fuse.kernels import conv_sm90_table as table
+from kdsl_fuse.kernels import conv_grouped_table as grouped
+from kdsl_fuse.kernels import conv_sm90_table as dense
 from kdsl_fuse.kernels.conv_problem import ConvProblem
+from kdsl_fuse.kernels.conv_tables import TABLES, key_of
 from kdsl_fuse.kernels.gemm_sm90_plan import DEVICE, parse
 from kdsl_runtime import dispatch
 
 OURS = "kdsl "
-OTHERS = ("stem", "packed")  # plans that no table is asked for
+OTHERS = ("stem", "packed", "staged")  # plans that no table is asked for
+NAME = re.compile(r"(\d+)x(\d+)x(\d+)x(\d+)->(\d+) (\d+)x(\d+)/(\d+) g(\d+)")
 
 
-def entries(results: Iterable[dict[str, Any]]) -> Iterator[table.Entry]:
+def dense_entry(result: dict[str, Any], words: str, us: float) -> dispatch.Entry:
+    """The entry of a plan of `conv_sm90` in words."""
+    problem = {name: _tuple(value) for name, value in result["problem"].items()}
+    key = key_of(ConvProblem(**problem), kd.bf16, kd.bf16, result["fused"])
+    config, swap = parse(words.partition(" panel")[0])
+    return dense.Entry(key, config, swap, us).stored
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def grouped_entry(result: dict[str, Any], words: str, us: float) -> dispatch.Entry | None:
+    """The entry of a plan of `conv_grouped` in words; none for what has a tail."""
+    named = NAME.fullmatch(result["name"])
+    if named is None:
+        return None
+    n, h, w, c, k, r, s, step, groups = map(int, named.groups())
+    problem = ConvProblem(n, h, w, c, k, (r, s), (step, step), (r // 2, s // 2), groups=groups)
+    config = grouped.TABLE.options_of(grouped.parse(words, problem))
+    return dispatch.Entry(grouped.TABLE.key(problem), config, us)
+
+
+Read = Callable[[dict[str, Any], str, float], dispatch.Entry | None]
+KERNELS: dict[str, tuple[Read, dispatch.Check]] = {
+    "conv_sm90": (dense_entry, dense.Entry.read),
+    "conv_grouped": (grouped_entry, grouped.TABLE.read),
+}
+
+
+def entries(results: Iterable[dict[str, Any]], read: Read) -> Iterator[dispatch.Entry]:
     """The fastest plan of each result that a table may choose."""
     for result in results:
         sides = {
@@ -34,23 +70,18 @@ def entries(results: Iterable[dict[str, Any]]) -> Iterator[table.Entry]:
         }
         if sides:
             best = min(sides, key=sides.__getitem__)
-            problem = {name: _tuple(value) for name, value in result["problem"].items()}
-            key = table.key_of(ConvProblem(**problem), kd.bf16, kd.bf16, result["fused"])
-            config, swap = parse(best.partition(" panel")[0])
-            yield table.Entry(key, config, swap, round(1e6 * sides[best], 2))
+            entry = read(result, best, round(1e6 * sides[best], 2))
+            if entry is not None:
+                yield entry
 
 
-def _tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
-def fastest(files: Iterable[Path]) -> list[table.Entry]:
+def fastest(files: Iterable[Path], read: Read) -> list[dispatch.Entry]:
     """The fastest entry of each problem."""
-    found: dict[Any, table.Entry] = {}
+    found: dict[Any, dispatch.Entry] = {}
     for path in files:
-        for entry in entries(json.loads(path.read_text(encoding="utf-8"))["results"]):
-            if entry.key not in found or entry.us < found[entry.key].us:
-                found[entry.key] = entry
+        for entry in entries(json.loads(path.read_text(encoding="utf-8"))["results"], read):
+            if entry.problem not in found or entry.us < found[entry.problem].us:
+                found[entry.problem] = entry
     return list(found.values())
 
 
@@ -58,16 +89,18 @@ def main() -> None:
     """Read, choose, write; then read what was written."""
     words = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     words.add_argument("data", nargs="+", type=Path)
+    words.add_argument("--kernel", choices=KERNELS, default="conv_sm90")
     words.add_argument("--device", default=DEVICE)
     words.add_argument("--date", default=datetime.date.today().isoformat())
     words.add_argument("--out", type=Path, help="instead of the package's table of the device")
     options = words.parse_args()
-    out = options.out or table.path_of(options.device)
+    read, check = KERNELS[options.kernel]
+    out = options.out or TABLES / dispatch.file_name(options.kernel, options.device)
     names = ", ".join(path.name for path in options.data)
     made = f"benchmarks/make_conv_table.py, the fastest plans of {names}"
-    stored = (entry.stored for entry in fastest(options.data))
+    stored = fastest(options.data, read)
     dispatch.write_table(out, stored, device=options.device, date=options.date, made=made)
-    print(f"{out}: {len(dispatch.read_table(out, table.Entry.read))} entries")
+    print(f"{out}: {len(dispatch.read_table(out, check))} entries")
 
 
 if __name__ == "__main__":

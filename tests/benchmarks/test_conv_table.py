@@ -14,6 +14,8 @@ import pytest
 import kdsl_core as kd
 from kdsl_fuse.kernels import conv_sm90_table as table
 from kdsl_fuse.kernels.conv_problem import ConvProblem
+from kdsl_fuse.kernels.conv_tables import TABLES, key_of
+from kdsl_fuse.kernels.gemm_sm90_plan import DEVICE
 from kdsl_runtime import dispatch
 from scripts import scripts
 
@@ -51,4 +53,17 @@ def test_fastest_plans(
     found = {key["tail"]: table.Entry.read(stored[key]) for key in stored}
     assert found["none"].config.tile == (128, 192, 64) and found["none"].swap
     assert (found["none"].us, found["matrix"].us) == (92.0, 150.0)
-    assert found["matrix"].key == table.key_of(PROBLEM, kd.f16, kd.f16, True)
+    assert found["matrix"].key == key_of(PROBLEM, kd.f16, kd.f16, True)
+
+
+def test_grouped_plans(
+    tools: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The package's table of grouped convolutions is what its measurements give."""
+    measured = Path(__file__).parents[2] / "results/gpu/conv-grouped-h200.json"
+    out = tmp_path / "table.json"
+    words = ["make", "--kernel", "conv_grouped", str(measured), "--out", str(out)]
+    monkeypatch.setattr(sys, "argv", words)
+    tools.make_conv_table.main()
+    packaged = dispatch.read_table(TABLES / dispatch.file_name("conv_grouped", DEVICE))
+    assert packaged and dispatch.read_table(out) == packaged

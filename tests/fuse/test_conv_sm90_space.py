@@ -12,7 +12,8 @@ from kdsl_core.errors import ArgumentError, CacheError
 from kdsl_fuse.kernels import conv_sm90_table as table
 from kdsl_fuse.kernels.conv_problem import ConvProblem
 from kdsl_fuse.kernels.conv_sm90_plan import ConvPlan, candidates, choose, plan_of
-from kdsl_fuse.kernels.conv_sm90_space import SPACE, conv_of
+from kdsl_fuse.kernels.conv_sm90_space import SPACE
+from kdsl_fuse.kernels.conv_tables import TABLES, conv_of, key_of
 from kdsl_fuse.kernels.gemm_sm90_config import Sm90Config
 from kdsl_fuse.kernels.gemm_sm90_plan import DEVICE
 from kdsl_runtime import dispatch
@@ -25,12 +26,18 @@ SMALL = "batch=1,height=9,width=10,channels=64,filters=48,kernel=3x3,padding=1,d
 
 
 def test_problems_are_read() -> None:
-    """Pairs are written by an x, or as one number; what is left out is 1, or no padding."""
+    """Pairs are written by an x, or as one number; what is left out is 1, or no padding.
+
+    Tables have all of a problem.
+    """
     assert conv_of(Problem.parse(LARGE)) == ConvProblem(
         64, 56, 56, 64, 64, (3, 3), padding=(1, 1)
     )  # fmt: skip
     text = "batch=2,height=1,width=9,channels=8,filters=16,kernel=1x5,stride=1x2,dtype=f16"
-    assert conv_of(Problem.parse(text)) == ConvProblem(2, 1, 9, 8, 16, (1, 5), (1, 2))
+    line = ConvProblem(2, 1, 9, 8, 16, (1, 5), (1, 2))
+    assert conv_of(Problem.parse(text)) == line
+    for problem in (line, ConvProblem(3, 9, 8, 8, 8, (3, 2), (2, 1), (1, 0), (1, 2), groups=4)):
+        assert conv_of(key_of(problem, kd.f16, kd.f16, reads=False)) == problem
 
 
 def test_listed_plans() -> None:
@@ -76,9 +83,9 @@ def test_entries_are_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     problem = ConvProblem(64, 56, 56, 64, 64, (3, 3), padding=(1, 1))
     config = Sm90Config((64, 192, 64), 4, "pingpong")
     for reads in (False, True):
-        key = table.key_of(problem, kd.f16, kd.f16, reads)
+        key = key_of(problem, kd.f16, kd.f16, reads)
         assert table.find(DEVICE, key) is None or not reads
-    entry = table.Entry(table.key_of(problem, kd.bf16, kd.bf16, False), config, True, 100.0)
+    entry = table.Entry(key_of(problem, kd.bf16, kd.bf16, False), config, True, 100.0)
     dispatch.write_table(tmp_path / dispatch.file_name(table.KERNEL, DEVICE), [entry.stored])
     monkeypatch.setenv("KDSL_TABLES", str(tmp_path))
     plan = choose(problem, kd.f16)
@@ -90,7 +97,7 @@ def test_entries_are_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_entries_must_fit() -> None:
     """An entry that needs more shared memory than there is, is refused with its file."""
     problem = ConvProblem(64, 56, 56, 64, 64, (3, 3), padding=(1, 1))
-    key = table.key_of(problem, kd.bf16, kd.bf16, False)
+    key = key_of(problem, kd.bf16, kd.bf16, False)
     large = table.Entry(key, Sm90Config((128, 256, 64), 9), False, 1.0)
     with pytest.raises(ValueError, match="bytes of shared memory"):
         table.Entry.read(large.stored)
@@ -98,7 +105,7 @@ def test_entries_must_fit() -> None:
 
 def test_package_tables_are_good() -> None:
     """Every entry of the package names a plan that the kernel takes."""
-    for path in table.TABLES.glob("conv_sm90-*.json"):
+    for path in TABLES.glob("conv_sm90-*.json"):
         entries = dispatch.read_table(path, table.Entry.read)
         assert entries
         for key in entries:

@@ -24,6 +24,7 @@ Config: TypeAlias = Mapping[str, Any]
 PREDICTED = "predicted"
 _OWN = ("us", "backend", "config")  # fields of an entry that are not the problem's
 _NEAR = 1.0
+_NAMED_BY = ("KDSL_TABLES", "XDG_DATA_HOME", "HOME")  # variables of the user's directories
 
 
 @dataclass(frozen=True)
@@ -192,8 +193,8 @@ class Dispatch:
 
     def paths(self, device: str) -> list[Path]:
         """The files that are looked into, the one that wins first; they need not exist."""
-        folders = [*user_directories(), *([self.packaged] if self.packaged else [])]
-        return [folder / file_name(self.kernel, device) for folder in folders]
+        named = tuple((name, os.environ[name]) for name in _NAMED_BY if name in os.environ)
+        return list(_files(self.kernel, self.packaged, device, named))
 
     def entries(self, device: str) -> Mapping[Problem, tuple[Entry, Path]]:
         """What all files hold together. No prediction hides a measurement below it.
@@ -217,6 +218,8 @@ class Dispatch:
             reason = usable(entry.config) if usable else None
             if reason is None:
                 return Choice(entry.config, "exact", _said(entry, path), entry, path)
+        if not self.within:
+            return None
         near = sorted(
             (distance, str(entry.problem), entry, path)
             for entry, path in entries.values()
@@ -256,6 +259,15 @@ class Dispatch:
             count = len(read_table(path, self.check))
             lines.append(f"  {path}: " + (f"{count} entries" if path.exists() else "not there"))
         return "\n".join(lines)
+
+
+@lru_cache(maxsize=64)
+def _files(
+    kernel: str, packaged: Path | None, device: str, environ: tuple[tuple[str, str], ...]
+) -> tuple[Path, ...]:
+    """The files of a kernel's tables for a device, the one that wins first."""
+    folders = [*user_directories(dict(environ)), *([packaged] if packaged else [])]
+    return tuple(folder / file_name(kernel, device) for folder in folders)
 
 
 @lru_cache(maxsize=64)

@@ -22,9 +22,10 @@ from kdsl_fuse.kernels.conv_depthwise_config import (
     DirectConfig,
 )
 from kdsl_fuse.kernels.conv_depthwise_sm90 import KERNELS
+from kdsl_fuse.kernels.conv_depthwise_table import TABLE
 from kdsl_fuse.kernels.conv_problem import ConvProblem
 from kdsl_fuse.kernels.gemm_sm90 import identity
-from kdsl_fuse.kernels.gemm_sm90_plan import MULTIPROCESSORS
+from kdsl_fuse.kernels.gemm_sm90_plan import DEVICE, MULTIPROCESSORS
 from kdsl_fuse.kernels.vectors import common_width
 from kdsl_fuse.strided import Strided
 
@@ -132,7 +133,6 @@ def refusal(
     return None
 
 
-@lru_cache(maxsize=1024)
 def choose(
     problem: ConvProblem,
     dtype: DType,
@@ -142,13 +142,48 @@ def choose(
     extras: int = 0,
     tensor_cores: bool = True,
     multiprocessors: int = MULTIPROCESSORS,
+    device: str = DEVICE,
 ) -> DepthwisePlan | DirectPlan:
     """The plan for these sizes, and a tail with `extras` as large as the result.
 
-    With `width`, the portable kernel, whose accesses may have no more elements.
+    It is what a table of the device says was fastest, or else what promises most. With `width`, the
+    portable kernel, whose accesses may have no more elements.
 
-    Raises: ArgumentError K977, K978.
+    Raises: ArgumentError K977, K978; CacheError (K761) where a table cannot be used.
     """
+    usual = (target, width, extras, tensor_cores, multiprocessors)
+    if usual == ("sm_90a", None, 0, True, MULTIPROCESSORS) and dtype.bits == 16:
+        measured = TABLE.find(device, problem)
+        if measured is not None:
+            return DepthwisePlan(problem, measured)
+    return _chosen(problem, dtype, target, width, extras, tensor_cores, multiprocessors)
+
+
+def explain(problem: ConvProblem, *, device: str = DEVICE) -> str:
+    """Which plan of the Hopper kernel `choose` finds, from which table or why by itself.
+
+    Raises: ArgumentError K977 where that kernel has no plan.
+    """
+
+    def first() -> DepthwiseConfig:
+        config, reason = space.first(problem), refusal(problem, kd.bf16)
+        if config is None or reason is not None:
+            raise _unfit(f"the Hopper kernel has no plan, {reason}")
+        return config
+
+    return TABLE.explain(device, problem, first)
+
+
+@lru_cache(maxsize=1024)
+def _chosen(
+    problem: ConvProblem,
+    dtype: DType,
+    target: str,
+    width: int | None,
+    extras: int,
+    tensor_cores: bool,
+    multiprocessors: int,
+) -> DepthwisePlan | DirectPlan:
     check(problem, dtype)
     if width is None and refusal(problem, dtype, target, tensor_cores=tensor_cores) is None:
         config = space.first(problem, extras, tensor_cores)
@@ -258,7 +293,7 @@ def problem_of(
     batch, height, width, channels = shapes[0]
     count, *kernel, _ = shapes[1]
     if min(batch, channels, count) < 1 or count % channels:
-        raise _unfit(f"filters are a multiple of the channels, got {count} for {channels}")
+        raise _uneven(count, channels)
     problem = ConvProblem(
         batch, height, width, channels, count, (kernel[0], kernel[1]), stride, padding, dilation,
         channels,
@@ -272,8 +307,10 @@ def check(problem: ConvProblem, dtype: DType) -> None:
     p = problem
     if dtype not in TYPES:
         raise _types(f"operands are {dtype}")
-    if not p.depthwise or p.filters % p.channels:
+    if not p.depthwise:
         raise _unfit(f"each channel is a group of its own, got {p.groups} groups of {p.channels}")
+    if p.filters % p.channels:
+        raise _uneven(p.filters, p.channels)
     if min(*p.kernel, *p.stride, *p.dilation) < 1 or min(p.padding) < 0:
         raise _unfit(
             f"kernel, stride and dilation are 1 or more and padding 0 or more, got {p.kernel}, "
@@ -336,6 +373,10 @@ def _unfit(what: str) -> kd.ArgumentError:
         code="K977",
         fix="images are NHWC; filters are (filters, R, S, 1)",
     )
+
+
+def _uneven(filters: int, channels: int) -> kd.ArgumentError:
+    return _unfit(f"filters are a multiple of the channels, got {filters} for {channels}")
 
 
 def _types(what: str) -> kd.ArgumentError:

@@ -102,12 +102,17 @@ def _rows(height: int, limit: int) -> int:
 
 def candidates(problem: ConvProblem) -> list[DepthwiseConfig]:
     """Configurations that have room, for a tuner to try."""
+    found = dict.fromkeys(configs(problem))
+    return [config for config in found if spilling(config) is None and overfull(config) is None]
+
+
+def configs(problem: ConvProblem) -> Iterator[DepthwiseConfig]:
+    """Configurations, each with the largest tile that fits; some of them do not fit at all."""
     p = problem
     heights = [n for n in (4, 7, 8, 14) if -(-p.output[0] // n) * n <= 1.15 * p.output[0]]
     options = product(
         widths(p.channels), heights or [min(p.output[0], 8)], _SHARES, shares(p.kernel), (1, 2)
     )
-    found = {}
     for (channels, slabs), rows, (teams, blocks, stages), products, together in options:
         if teams * channels * slabs > MOST_CHANNELS or together == 1:
             continue
@@ -115,9 +120,7 @@ def candidates(problem: ConvProblem) -> list[DepthwiseConfig]:
             p.kernel, p.stride, p.padding, p.dilation, channels, rows, teams=teams, stages=stages,
             products=products, together=together, slabs=slabs, blocks_per_sm=blocks,
         )  # fmt: skip
-        if registers(config) <= allowed(config):
-            found[fitted(p, config)] = None
-    return [config for config in found if config is not None]
+        yield fitted(p, config) or replace(config, tile=(1, 1, 1))
 
 
 def widths(channels: int) -> list[tuple[int, int]]:
@@ -177,8 +180,27 @@ def fitted(
 
 def fits(config: DepthwiseConfig, reserved: int = 0) -> bool:
     """Whether so many blocks have room, and TMA takes the tile at once."""
-    budget = SHARED_BYTES // config.blocks_per_sm - 1024 - reserved
-    return config.shared_bytes <= budget and max(config.input_tile[:3]) <= MOST_EXTENT
+    return overfull(config, reserved) is None
+
+
+def overfull(config: DepthwiseConfig, reserved: int = 0) -> str | None:
+    """Why so many blocks have no room, or TMA does not take the tile at once; None where they do.
+
+    `reserved` bytes of each block are for others.
+    """
+    room = SHARED_BYTES // config.blocks_per_sm - 1024 - reserved
+    if config.shared_bytes > room:
+        return f"a block takes {config.shared_bytes} bytes of shared memory, of {room}"
+    extents = config.input_tile[:3]
+    if max(extents) > MOST_EXTENT:
+        return f"TMA copies up to {MOST_EXTENT} pixels along a mode at once, not {extents}"
+    return None
+
+
+def spilling(config: DepthwiseConfig) -> str | None:
+    """Why registers do not suffice, as far as is known; None if they do."""
+    wanted, granted = registers(config), allowed(config)
+    return None if wanted <= granted else f"a thread wants {wanted} registers, of {granted}"
 
 
 def _parts(size: int, most: int) -> int:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 import kdsl_core as kd
+from kdsl_core.ir.target import Target
 
 WARP = 32
 OCTET = 8  # channels of a matrix's row: 16 bytes
@@ -16,6 +17,9 @@ COPIES = ("tma", "cp.async")
 PAIRED = {"rows": (2, OCTET), "images": (1, OCTET), "columns": (1, 2 * OCTET)}
 """What the two halves of 16 pixels are ↦ what rows and columns of a step are multiples of."""
 QUARTER = 16384  # registers of a quarter of a multiprocessor
+BARRIER_BYTES = 2048  # of shared memory that tiles leave to barriers and alignment
+RESERVED_BYTES = 1024  # of a multiprocessor's shared memory, for each block
+WIDE_REGISTERS = 168  # of a thread that has four octets of filters and weights in shared memory
 
 
 @dataclass(frozen=True)
@@ -237,6 +241,27 @@ class GroupedConfig:
         if self.weights == "shared":
             held = 2 * WARP * self.weight_registers * self.parts
         return 2 * (slabs + results + held)
+
+    def overfull(self, target: Target) -> str | None:
+        """Why a multiprocessor has no room for its blocks; None if it has."""
+        whole = (target.shared_bytes + RESERVED_BYTES) // self.blocks_per_sm
+        room = whole - RESERVED_BYTES - BARRIER_BYTES
+        if self.shared_bytes <= room:
+            return None
+        return f"a block takes {self.shared_bytes} bytes of shared memory, of {room}"
+
+    @property
+    def spilling(self) -> str | None:
+        """Why registers do not suffice, as far as is known; None if they do.
+
+        The assembler unrolls a counted loop of products, and then wants more for four octets.
+        """
+        wanted, allowed = self.registers_wanted, self.registers_allowed
+        if self.looped and self.octets > 2:
+            if self.units > 4:
+                return f"{self.units} units with four octets of filters from shared memory spill"
+            wanted = max(wanted, WIDE_REGISTERS)
+        return None if wanted <= allowed else f"a thread wants {wanted} registers, of {allowed}"
 
     @property
     def swizzle_bits(self) -> tuple[int, int]:

@@ -39,7 +39,7 @@ def cycles(problem: ConvProblem, config: GroupedConfig, blocks: int, chips: int)
         steps * resident * work.passes * PASS,
         _latency(c, work, steps, turns * c.slabs),
     )
-    return _norm(times, NORM)
+    return norm(times, NORM)
 
 
 def items(problem: ConvProblem, config: GroupedConfig) -> int:
@@ -76,7 +76,7 @@ def _memory(problem: ConvProblem, config: GroupedConfig, resident: int, chips: i
     row = min(c.columns * c.stride[1], p.width) * c.line * ELEMENT * c.images
     coming = stages * min(c.slab, p.height) * row * resident
     read = p.batch * p.height * p.width * p.channels * ELEMENT / chips
-    return _norm((moved, read * LATENCY / coming), MEMORY_NORM)
+    return norm((moved, read * LATENCY / coming), MEMORY_NORM)
 
 
 def _latency(config: GroupedConfig, work: _Work, steps: int, slabs: int) -> float:
@@ -87,5 +87,6 @@ def _latency(config: GroupedConfig, work: _Work, steps: int, slabs: int) -> floa
     return steps * (STEP + -(-c.strips // c.together) * strip) / c.teams + slabs * SLAB
 
 
-def _norm(times: Any, power: float) -> float:
+def norm(times: Any, power: float) -> float:
+    """One time for things that are done at the same time: little more than the longest."""
     return float(sum(time**power for time in times) ** (1 / power))

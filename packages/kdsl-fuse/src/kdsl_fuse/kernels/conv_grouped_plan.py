@@ -18,12 +18,10 @@ from kdsl_fuse.kernels.conv_grouped import ENTRIES
 from kdsl_fuse.kernels.conv_grouped_config import LINES, OCTET, PAIRED, PANEL, GroupedConfig
 from kdsl_fuse.kernels.conv_problem import ConvProblem
 from kdsl_fuse.kernels.gemm_sm90 import identity
-from kdsl_fuse.kernels.gemm_sm90_plan import MULTIPROCESSORS
+from kdsl_fuse.kernels.gemm_sm90_plan import DEVICE, MULTIPROCESSORS
 from kdsl_fuse.strided import Strided, broadcasts
 
-BARRIER_BYTES = 2048  # of shared memory that tiles leave to barriers and alignment
 MOST_WEIGHTS = 80  # registers of a thread for weights
-WIDE_REGISTERS = 168  # of a thread that has four octets of filters and weights in shared memory
 MOST_LOOPED = 48  # octets times rows times octets of channels where the kernel counts the steps
 MOST_SHARED = 7  # octets times rows of a kernel whose weights are in shared memory, else it spills
 MOST_ROWS = 14  # of a step
@@ -79,18 +77,28 @@ def choose(
     staged: int | None = None,
     target: str | Target = "sm_90a",
     multiprocessors: int = MULTIPROCESSORS,
+    device: str = DEVICE,
 ) -> GroupedPlan:
     """The plan that was fastest when these sizes were measured, or else the model's first one.
 
     `staged` is as `stageable` gives it.
 
-    Raises: ArgumentError K994 for groups that no configuration takes.
+    Raises: ArgumentError K994 for groups that no configuration takes; CacheError (K761) where a
+    table of the device cannot be used.
     """
     if (staged, str(target), multiprocessors) == (None, "sm_90a", MULTIPROCESSORS):
-        measured = table.find(problem)
+        measured = table.TABLE.find(device, problem)
         if measured is not None:
             return GroupedPlan(problem, measured)
     return _chosen(problem, staged, target_of(target), multiprocessors)
+
+
+def explain(problem: ConvProblem, *, device: str = DEVICE) -> str:
+    """Which plan `choose` finds, from which table or why from the model."""
+    target = target_of("sm_90a")
+    return table.TABLE.explain(
+        device, problem, lambda: _chosen(problem, None, target, MULTIPROCESSORS).config
+    )
 
 
 @lru_cache(maxsize=1024)
@@ -99,7 +107,7 @@ def _chosen(
 ) -> GroupedPlan:
     found = candidates(problem, target, staged=staged, multiprocessors=multiprocessors)
     if not found:
-        raise _unfit_groups(problem)
+        raise unfit_groups(problem)
     return found[0]
 
 
@@ -115,13 +123,22 @@ def candidates(
         staged = None
     found = {
         GroupedPlan(problem, config, multiprocessors): None
-        for first in _first_configs(problem, staged, target)
-        for config in _deepest_configs(problem, first, target)
+        for config in configs(problem, target, staged)
+        if config.overfull(target) is None and config.spilling is None
     }
-    return sorted(found, key=_cycles)
+    return sorted(found, key=cycles)
 
 
-def _cycles(plan: GroupedPlan) -> float:
+def configs(
+    problem: ConvProblem, target: Target, staged: int | None = None
+) -> Iterator[GroupedConfig]:
+    """Configurations, each with the most stages that fit; some of them do not fit at all."""
+    for first in _first_configs(problem, staged, target):
+        yield from _deepest_configs(problem, first, target)
+
+
+def cycles(plan: GroupedPlan) -> float:
+    """What the model predicts."""
     blocks = plan.grid // plan.chunks
     return model.cycles(plan.problem, plan.config, blocks, plan.multiprocessors)
 
@@ -167,7 +184,7 @@ def _deepest_configs(
         )  # fmt: skip
         for steps in _steps(problem, wanted):
             config = _deepest(wanted, steps, target)
-            if config is not None and _spills_nothing(config):
+            if config is not None:
                 yield config
 
 
@@ -175,17 +192,6 @@ def _loads_in_time(config: GroupedConfig) -> bool:
     """Whether weights that are loaded while they are needed leave registers for the rest."""
     held = config.octets * config.kernel[0]
     return held * config.octets_read <= MOST_LOOPED if config.looped else held <= MOST_SHARED
-
-
-def _spills_nothing(config: GroupedConfig) -> bool:
-    """Whether registers suffice, as far as is known.
-
-    The assembler unrolls a counted loop of products, and then wants more for four octets.
-    """
-    wide = config.looped and config.octets > 2
-    if wide and (config.units > 4 or config.registers_allowed < WIDE_REGISTERS):
-        return False
-    return config.registers_wanted <= config.registers_allowed
 
 
 def _heights(problem: ConvProblem, first: GroupedConfig) -> list[int]:
@@ -216,16 +222,16 @@ def _tile_columns(columns: int, across: int) -> int:
 
 
 def _deepest(wanted: GroupedConfig, steps: int, target: Target) -> GroupedConfig | None:
-    """The configuration with as many stages as fit."""
-    room = (target.shared_bytes + 1024) // wanted.blocks_per_sm - 1024 - BARRIER_BYTES
+    """The configuration with as many stages as fit, or as few as there can be."""
+    config = None
     for stages in range(12, 1, -1):
         try:
             config = replace(wanted, steps=steps, stages=stages)
         except kd.ArgumentError:
             continue
-        if config.shared_bytes <= room:
-            return config
-    return None
+        if config.overfull(target) is None:
+            break
+    return config
 
 
 def _steps(problem: ConvProblem, first: GroupedConfig) -> set[int]:
@@ -342,7 +348,8 @@ def _unfit(what: str) -> kd.ArgumentError:
     )
 
 
-def _unfit_groups(problem: ConvProblem) -> kd.ArgumentError:
+def unfit_groups(problem: ConvProblem) -> kd.ArgumentError:
+    """The error for groups that no configuration takes."""
     p = problem
     return kd.ArgumentError(
         f"no grouped kernel takes groups of {p.channels // p.groups} channels and "

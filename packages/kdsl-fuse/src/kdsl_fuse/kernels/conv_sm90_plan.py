@@ -20,6 +20,7 @@ from kdsl_fuse.kernels.conv_pack import Packing
 from kdsl_fuse.kernels.conv_problem import ConvProblem
 from kdsl_fuse.kernels.conv_sm90 import conv_sm90
 from kdsl_fuse.kernels.conv_sm90_operands import Window
+from kdsl_fuse.kernels.conv_tables import key_of
 from kdsl_fuse.kernels.conv_views import (
     as_images,
     filter_view,
@@ -318,7 +319,7 @@ def _measured(
     problem: ConvProblem, dtype: DType, result: DType | None, reads: bool, device: str
 ) -> ConvPlan | None:
     """The plan of a table's entry, if there is one."""
-    entry = table.find(device, table.key_of(problem, dtype, result or dtype, reads))
+    entry = table.find(device, key_of(problem, dtype, result or dtype, reads))
     return None if entry is None else plan_of(problem, dtype, result, entry.config, entry.swap)
 
 

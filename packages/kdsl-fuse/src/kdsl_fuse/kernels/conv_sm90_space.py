@@ -6,6 +6,7 @@ Beside the model's choices it has a grid of designs, so that the model can be wr
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,15 +14,16 @@ from typing import Any
 import numpy as np
 
 import kdsl_core as kd
-from kdsl_core.dtypes import DType, dtype_of
+from kdsl_core.dtypes import DType
 from kdsl_core.lang.spec import ArraySpec
 from kdsl_fuse import arrays
 from kdsl_fuse.kernels import gemm_sm90_model as model
 from kdsl_fuse.kernels.conv_problem import ConvProblem
 from kdsl_fuse.kernels.conv_sm90_plan import ConvPlan, candidates, plan_of, refusal
-from kdsl_fuse.kernels.conv_sm90_table import KERNEL, key_of
+from kdsl_fuse.kernels.conv_sm90_table import KERNEL
+from kdsl_fuse.kernels.conv_tables import conv_of, key_of
 from kdsl_fuse.kernels.gemm_sm90_config import ROOM, Sm90Config
-from kdsl_fuse.kernels.gemm_sm90_space import BOUND, launched, split_sums
+from kdsl_fuse.kernels.gemm_sm90_space import BOUND, launched, split_sums, types_of
 from kdsl_fuse.kernels.gemm_sm90_table import chosen_by, options_of
 from kdsl_runtime.dispatch import Config
 from kdsl_runtime.problem import Problem
@@ -39,6 +41,7 @@ _TILES: tuple[tuple[tuple[int, int], dict[str, Any]], ...] = (  # tile, options
     *(((64, width), {"consumers": 1}) for width in (256, 128, 64)),
 )  # fmt: skip
 _DEPTHS = (64, 128, 192, 224)
+_LINE = 64  # channels of narrow groups that the reference multiplies together
 _MOST_STEPS = 4  # of a filter that a whole stage may hold
 
 
@@ -60,43 +63,22 @@ def designs(problem: ConvProblem, dtype: DType) -> Iterator[ConvPlan]:
 
 
 # -- the tuner's space -----------------------------------------------------------------------------
-def conv_of(problem: Problem) -> ConvProblem:
-    """The convolution of a problem: sizes left out are 1, pairs are written "3x3"."""
-    values = problem.values
-
-    def pair(name: str, usual: int) -> tuple[int, int]:
-        along = str(values.get(name, usual)).split("x")
-        return int(along[0]), int(along[-1])
-
-    return ConvProblem(
-        *(problem.size(name) for name in ("batch", "height", "width", "channels", "filters")),
-        kernel=pair("kernel", 1), stride=pair("stride", 1), padding=pair("padding", 0),
-        dilation=pair("dilation", 1), groups=int(values.get("groups", 1)),
-    )  # fmt: skip
-
-
-def _types(problem: Problem) -> tuple[DType, DType]:
-    """The types of the operands and of the result, which is theirs where none is named."""
-    dtype = dtype_of(problem["dtype"])
-    return dtype, dtype_of(problem.values.get("result", dtype))
-
-
 def shape_class(problem: Problem) -> Problem:
     """Convolutions of f16 and of bf16 share their entries, for results without a matrix."""
-    return key_of(conv_of(problem), *_types(problem), reads=False)
+    return key_of(conv_of(problem), *types_of(problem), reads=False)
 
 
 def plans(problem: Problem) -> Iterator[Config]:
     """The options of the model's first choices and of the designs, each once."""
     seen = set()
-    for plan in designs(conv_of(problem), _types(problem)[0]):
+    for plan in designs(conv_of(problem), types_of(problem)[0]):
         if str(plan) not in seen:
             seen.add(str(plan))
             yield options_of(plan.config, plan.product.swap)
 
 
 def _plan(problem: Problem, config: Config) -> ConvPlan:
-    return plan_of(conv_of(problem), *_types(problem), *chosen_by(config))
+    return plan_of(conv_of(problem), *types_of(problem), *chosen_by(config))
 
 
 def predicted(problem: Problem, config: Config) -> float:
@@ -108,7 +90,7 @@ def predicted(problem: Problem, config: Config) -> float:
 
 def windows_as_they_are(problem: Problem, config: Config) -> str | None:
     """One group of windows that TMA walks over without a copy; others are tuned as products."""
-    conv, (dtype, _) = conv_of(problem), _types(problem)
+    conv, (dtype, _) = conv_of(problem), types_of(problem)
     plan, reason = plan_of(conv, dtype), refusal(conv, dtype)
     if reason is None and (plan.panel is None or plan.packing is not None or conv.groups > 1):
         return "it is a matrix product, several groups, or packed first"
@@ -117,7 +99,7 @@ def windows_as_they_are(problem: Problem, config: Config) -> str | None:
 
 def tensors(problem: Problem) -> Mapping[str, ArraySpec]:
     """Images x, filters w and the result."""
-    p, (dtype, result) = conv_of(problem), _types(problem)
+    p, (dtype, result) = conv_of(problem), types_of(problem)
     taps = p.kernel[0] * p.kernel[1]
     pixels = p.batch * p.output[0] * p.output[1]
     return {
@@ -149,17 +131,42 @@ def _permuted(x: Any, axes: tuple[int, ...]) -> Any:
 
 
 def reference(problem: Problem, given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The convolution in f32 by NumPy, one element of the filters after the other."""
+    """The convolution in f32 by NumPy, with the pixels of the result as rows."""
     p = conv_of(problem)
-    x, w = (given[name].astype(np.float32) for name in ("x", "w"))
-    x = np.pad(x, [(0, 0), *((pad, pad) for pad in p.padding), (0, 0)])
+    return {"out": convolved(p, given["x"], given["w"]).reshape(-1, p.filters)}
+
+
+def convolved(p: ConvProblem, x: Any, w: Any) -> Any:
+    """The convolution in f32 by NumPy, one element of the filters after the other.
+
+    Shapes: x (batch, height, width, channels), w filters of taps, each with the channels of a
+    group; the result is (batch, rows, columns, filters).
+    """
     rows, columns = p.output
-    y = np.zeros((p.batch, rows, columns, p.filters), np.float32)
-    for tap, (r, s) in enumerate(np.ndindex(*p.kernel)):
+    x = np.pad(x.astype(np.float32), [(0, 0), *((pad, pad) for pad in p.padding), (0, 0)])
+    factors = _factors(p, w.astype(np.float32))
+    _, lines, line, filters = factors.shape
+    y = np.zeros((lines, p.batch * rows * columns, filters), np.float32)
+    for (r, s), factor in zip(np.ndindex(*p.kernel), factors, strict=True):
         top, left = r * p.dilation[0], s * p.dilation[1]
         seen = x[:, top :: p.stride[0], left :: p.stride[1]][:, :rows, :columns]
-        y += seen @ w[:, tap].T
-    return {"out": y.reshape(-1, p.filters)}
+        y += seen.reshape(-1, lines, line).swapaxes(0, 1) @ factor
+    return y.swapaxes(0, 1).reshape(p.batch, rows, columns, p.filters)
+
+
+def _factors(p: ConvProblem, w: Any) -> Any:
+    """Filters as matrices (taps, lines, channels, filters) that NumPy multiplies fast.
+
+    Several narrow groups make up a line, as blocks of its diagonal.
+    """
+    depth, filters = p.channels // p.groups, p.filters // p.groups
+    together = math.gcd(p.groups, max(_LINE // depth, 1))
+    lines, taps = p.groups // together, p.kernel[0] * p.kernel[1]
+    blocks = w.reshape(lines, together, filters, taps, depth).transpose(3, 0, 1, 4, 2)
+    found = np.zeros((taps, lines, together, depth, together, filters), np.float32)
+    for i in range(together):
+        found[:, :, i, :, i] = blocks[:, :, i]
+    return found.reshape(taps, lines, together * depth, together * filters)
 
 
 SPACE = Space(

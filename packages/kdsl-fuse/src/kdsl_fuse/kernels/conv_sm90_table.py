@@ -1,39 +1,22 @@
 """The configurations of the Hopper convolution that were fastest when measured.
 
-The package's, `tables/conv_sm90-<device>.json`, are written by benchmarks/gpu/conv.py --table. Only
+The package's, `tables/conv_sm90-<device>.json`, are written by benchmarks/make_conv_table.py. Only
 sizes that were measured have entries: the model knows the others better than a neighbour does.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
-from kdsl_core.dtypes import DType, dtype_of
+from kdsl_core.dtypes import dtype_of
 from kdsl_fuse.kernels import gemm_sm90_model as model
-from kdsl_fuse.kernels.conv_problem import ConvProblem
+from kdsl_fuse.kernels.conv_tables import TABLES
 from kdsl_fuse.kernels.gemm_sm90_config import Sm90Config
 from kdsl_fuse.kernels.gemm_sm90_table import chosen_by, options_of
 from kdsl_runtime import dispatch
 from kdsl_runtime.problem import Problem
 
 KERNEL = "conv_sm90"
-TABLES = Path(__file__).parent / "tables"
-_ALIKE = {"f16": "bf16"}  # types that the hardware multiplies equally fast share entries
-_SIDES = ("kernel", "stride", "padding", "dilation")
-
-
-def key_of(problem: ConvProblem, dtype: DType, result: DType, reads: bool) -> Problem:
-    """What an entry is for, as tables have it; `reads` says whether a tail reads a matrix."""
-    sizes = {name: "x".join(map(str, getattr(problem, name))) for name in _SIDES}
-    types = (_ALIKE.get(t.name, t.name) for t in (dtype, result))
-    names = ("batch", "height", "width", "channels", "filters", "groups")
-    return Problem(
-        {name: getattr(problem, name) for name in names}
-        | sizes
-        | dict(zip(("dtype", "result"), types, strict=True))
-        | {"tail": "matrix" if reads else "none"}
-    )
 
 
 @dataclass(frozen=True)
@@ -68,11 +51,6 @@ class Entry:
 
 
 DISPATCH = dispatch.Dispatch(KERNEL, TABLES, within=0.0, check=Entry.read)
-
-
-def path_of(device: str) -> Path:
-    """The file of a device's table in this package."""
-    return TABLES / dispatch.file_name(KERNEL, device)
 
 
 def find(device: str, key: Problem) -> Entry | None:

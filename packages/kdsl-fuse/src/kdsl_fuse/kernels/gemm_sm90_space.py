@@ -92,7 +92,7 @@ def _tiles(m: int, n: int) -> Iterator[tuple[tuple[int, int], dict[str, object]]
         yield from _BIG
 
 
-def _types(problem: Problem) -> tuple[DType, DType]:
+def types_of(problem: Problem) -> tuple[DType, DType]:
     """The types of the operands and of the result, which is theirs where none is named."""
     dtype = dtype_of(problem["dtype"])
     return dtype, dtype_of(problem.values.get("result", dtype))
@@ -104,7 +104,7 @@ def _sizes(problem: Problem) -> tuple[int, int, int]:
 
 def plans(problem: Problem) -> Iterator[Config]:
     """The options of the model's first choices and of the designs, each once."""
-    dtype, result = _types(problem)
+    dtype, result = types_of(problem)
     first = candidates(*_sizes(problem), dtype, result, limit=RANKED)
     seen = set()
     for plan in itertools.chain(first, designs(*_sizes(problem), dtype)):
@@ -115,7 +115,7 @@ def plans(problem: Problem) -> Iterator[Config]:
 
 def plan_of(problem: Problem, config: Config) -> Sm90Plan:
     """The plan of a configuration."""
-    return Sm90Plan(problem_of(*_sizes(problem), *_types(problem)), *chosen_by(config))
+    return Sm90Plan(problem_of(*_sizes(problem), *types_of(problem)), *chosen_by(config))
 
 
 def cycles(plan: Sm90Plan) -> float:
@@ -131,26 +131,26 @@ def predicted(problem: Problem, config: Config) -> float:
 
 def known_types(problem: Problem, config: Config) -> str | None:
     """Operands are f16 or bf16: others need scales, which this space has none for."""
-    dtype, _ = _types(problem)
+    dtype, _ = types_of(problem)
     return None if dtype.name in TYPES else f"{dtype} is not one of {', '.join(TYPES)}"
 
 
 def whole_pitches(problem: Problem, config: Config) -> str | None:
     """TMA takes rows of A and W as they are."""
-    pitch = problem.size("k") * _types(problem)[0].bytes
+    pitch = problem.size("k") * types_of(problem)[0].bytes
     return None if pitch % 16 == 0 else f"rows of {pitch} bytes are no multiple of 16"
 
 
 # -- what it launches, and what is right -----------------------------------------------------------
 def tensors(problem: Problem) -> Mapping[str, ArraySpec]:
     """A (m, k), W (n, k) and C = A · Wᵀ (m, n)."""
-    (m, n, k), (dtype, result) = _sizes(problem), _types(problem)
+    (m, n, k), (dtype, result) = _sizes(problem), types_of(problem)
     return {"a": kd.spec(dtype, (m, k)), "w": kd.spec(dtype, (n, k)), "c": kd.spec(result, (m, n))}
 
 
 def parts(problem: Problem, config: Config) -> Mapping[str, ArraySpec]:
     """The parts of the sums, each laid out like C, where K is split."""
-    plan, (m, n, _), (dtype, _) = plan_of(problem, config), _sizes(problem), _types(problem)
+    plan, (m, n, _), (dtype, _) = plan_of(problem, config), _sizes(problem), types_of(problem)
     return split_sums(m, n, plan.config.splits, plan.swap, model.accumulator(dtype))
 
 
@@ -200,7 +200,7 @@ def reference(problem: Problem, given: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def shape_class(problem: Problem) -> Problem:
     """Products of f16 and of bf16 share their entries."""
-    return Key.of(*_sizes(problem), *_types(problem)).problem
+    return Key.of(*_sizes(problem), *types_of(problem)).problem
 
 
 SPACE = Space(
