@@ -125,7 +125,8 @@ class PipelineReader:
         """Let the oldest stage that this reader still holds be filled again.
 
         Threads: all of the reader, each with its own number `thread`; the first ones arrive, one
-        for each block that must know. Readers by ordinary loads meet (`sync_warp`) before it.
+        for each block that must know. Readers by ordinary loads fence (`fence_proxy_async`) and
+        meet (`sync_warp`) before it: an arrival does not wait for loads that are on their way.
         """
         barrier = self.pipeline.empty[self.oldest.stage]
         for number, rank in enumerate(self.pipeline.sharers):

@@ -253,6 +253,7 @@ def consume(windows, filters, ring, work, group, out):
             block = turn * config.consumers + group.number
             windows.read(stage, tile, block)
             if turn == blocks - 1:
+                kd.fence_proxy_async()  # loads must have ended before TMA overwrites what they read
                 kd.sync_warp()
                 read.release(kd.lane_idx())
             kd.wgmma_fence()
