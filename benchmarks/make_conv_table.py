@@ -2,9 +2,10 @@
 
     python3 benchmarks/make_conv_table.py results/gpu/conv_sm90-h200.json more.json …
     python3 benchmarks/make_conv_table.py --kernel conv_grouped results/gpu/conv-grouped-h200.json
+    python3 benchmarks/make_conv_table.py --kernel conv_depthwise results/gpu/<record>.json
 
-Files are what benchmarks/gpu/conv.py or conv_grouped.py left in $OUT; the fastest sustained time of
-all counts.
+Files are what benchmarks/gpu/conv.py, conv_grouped.py or conv_depthwise.py left in $OUT, or records
+of run.py; the fastest sustained time of all counts.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import kdsl_core as kd
+from kdsl_fuse.kernels import conv_depthwise_table as depthwise
 from kdsl_fuse.kernels import conv_grouped_table as grouped
 from kdsl_fuse.kernels import conv_sm90_table as dense
 from kdsl_fuse.kernels.conv_problem import ConvProblem
+from kdsl_fuse.kernels.conv_spaces import depthwise_configs, depthwise_plan
 from kdsl_fuse.kernels.conv_tables import TABLES, key_of
 from kdsl_fuse.kernels.gemm_sm90_plan import DEVICE, parse
 from kdsl_runtime import dispatch
@@ -28,6 +31,7 @@ from kdsl_runtime import dispatch
 OURS = "kdsl "
 OTHERS = ("stem", "packed", "staged")  # plans that no table is asked for
 NAME = re.compile(r"(\d+)x(\d+)x(\d+)x(\d+)->(\d+) (\d+)x(\d+)/(\d+) g(\d+)")
+DEPTHWISE = re.compile(r"n(\d+) (\d+)x(\d+) c(\d+) k(\d+) s(\d+)")
 
 
 def dense_entry(result: dict[str, Any], words: str, us: float) -> dispatch.Entry:
@@ -53,11 +57,39 @@ def grouped_entry(result: dict[str, Any], words: str, us: float) -> dispatch.Ent
     return dispatch.Entry(grouped.TABLE.key(problem), config, us)
 
 
+def depthwise_entry(result: dict[str, Any], words: str, us: float) -> dispatch.Entry | None:
+    """The entry of a plan of `conv_depthwise` in words; none for what has a tail.
+
+    Raises: ValueError where the kernel's space has no such plan.
+    """
+    named = DEPTHWISE.fullmatch(result["name"])
+    if named is None:
+        return None
+    n, h, w, c, r, step = map(int, named.groups())
+    problem = ConvProblem(n, h, w, c, c, (r, r), (step, step), (r // 2, r // 2), groups=c)
+    key = depthwise.TABLE.key(problem)
+    for config in depthwise_configs(key):
+        if str(depthwise_plan(key, config)) == words:
+            return dispatch.Entry(key, config, us)
+    raise ValueError(f"no plan {words!r} in the space of {result['name']}")
+
+
 Read = Callable[[dict[str, Any], str, float], dispatch.Entry | None]
-KERNELS: dict[str, tuple[Read, dispatch.Check]] = {
-    "conv_sm90": (dense_entry, dense.Entry.read),
-    "conv_grouped": (grouped_entry, grouped.TABLE.read),
+KERNELS: dict[str, tuple[str, Read, dispatch.Check]] = {  # also by its name in records
+    "conv_sm90": ("conv dense", dense_entry, dense.Entry.read),
+    "conv_grouped": ("conv grouped", grouped_entry, grouped.TABLE.read),
+    "conv_depthwise": ("conv depthwise", depthwise_entry, depthwise.TABLE.read),
 }
+
+
+def results_of(path: Path, recorded: str) -> Iterator[dict[str, Any]]:
+    """The results in a file of a benchmark, or those of one kernel in a record."""
+    whole = json.loads(path.read_text(encoding="utf-8"))
+    yield from whole.get("results", ())
+    for shape in whole.get("shapes", ()):
+        if shape["kernel"] == recorded:
+            sides = {s["variant"]: {"median": 1e-6 * s["us"]} for s in shape["sides"].values()}
+            yield {"name": shape["shape"], "sides": sides}
 
 
 def entries(results: Iterable[dict[str, Any]], read: Read) -> Iterator[dispatch.Entry]:
@@ -75,11 +107,11 @@ def entries(results: Iterable[dict[str, Any]], read: Read) -> Iterator[dispatch.
                 yield entry
 
 
-def fastest(files: Iterable[Path], read: Read) -> list[dispatch.Entry]:
+def fastest(files: Iterable[Path], recorded: str, read: Read) -> list[dispatch.Entry]:
     """The fastest entry of each problem."""
     found: dict[Any, dispatch.Entry] = {}
     for path in files:
-        for entry in entries(json.loads(path.read_text(encoding="utf-8"))["results"], read):
+        for entry in entries(results_of(path, recorded), read):
             if entry.problem not in found or entry.us < found[entry.problem].us:
                 found[entry.problem] = entry
     return list(found.values())
@@ -94,11 +126,11 @@ def main() -> None:
     words.add_argument("--date", default=datetime.date.today().isoformat())
     words.add_argument("--out", type=Path, help="instead of the package's table of the device")
     options = words.parse_args()
-    read, check = KERNELS[options.kernel]
+    recorded, read, check = KERNELS[options.kernel]
     out = options.out or TABLES / dispatch.file_name(options.kernel, options.device)
     names = ", ".join(path.name for path in options.data)
     made = f"benchmarks/make_conv_table.py, the fastest plans of {names}"
-    stored = fastest(options.data, read)
+    stored = fastest(options.data, recorded, read)
     dispatch.write_table(out, stored, device=options.device, date=options.date, made=made)
     print(f"{out}: {len(dispatch.read_table(out, check))} entries")
 

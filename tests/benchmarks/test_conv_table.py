@@ -56,14 +56,21 @@ def test_fastest_plans(
     assert found["matrix"].key == key_of(PROBLEM, kd.f16, kd.f16, True)
 
 
+@pytest.mark.parametrize(
+    ("kernel", "data"),
+    (
+        ("conv_grouped", "conv-grouped-h200.json"),
+        ("conv_depthwise", "e5960301e470-nvidia-h200.json"),
+    ),
+)
 def test_grouped_plans(
-    tools: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tools: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: str, data: str
 ) -> None:
-    """The package's table of grouped convolutions is what its measurements give."""
-    measured = Path(__file__).parents[2] / "results/gpu/conv-grouped-h200.json"
+    """The package's tables of convolutions in groups are what their measurements give."""
+    measured = Path(__file__).parents[2] / "results/gpu" / data
     out = tmp_path / "table.json"
-    words = ["make", "--kernel", "conv_grouped", str(measured), "--out", str(out)]
+    words = ["make", "--kernel", kernel, str(measured), "--out", str(out)]
     monkeypatch.setattr(sys, "argv", words)
     tools.make_conv_table.main()
-    packaged = dispatch.read_table(TABLES / dispatch.file_name("conv_grouped", DEVICE))
+    packaged = dispatch.read_table(TABLES / dispatch.file_name(kernel, DEVICE))
     assert packaged and dispatch.read_table(out) == packaged

@@ -1,7 +1,7 @@
 """The configurations of the Hopper depthwise convolution that were fastest when measured.
 
-The user's tables are written by `kdsl tune conv_depthwise`. The package has none: what was measured
-for it became the order in which `conv_depthwise_space.first` tries ways.
+The package's is written by benchmarks/make_conv_table.py, the user's by `kdsl tune conv_depthwise`.
+Other sizes get what `conv_depthwise_space.first` finds.
 """
 
 from __future__ import annotations
