@@ -51,8 +51,8 @@ def test_widths(width: int, paired: str, copies: str) -> None:
 )  # fmt: skip
 def test_filters(group: tuple[int, int], line: int, octets: int, copies: str) -> None:
     """More filters than channels in a group, and fewer."""
-    config = replace(SMALL, group=group, line=line, octets=octets, copies=copies)
-    config = replace(config, warps=config.parts)
+    config = replace(SMALL, group=group, line=line, octets=octets, copies=copies, buffers=8)
+    config = replace(config, warps=config.parts, buffers=SMALL.buffers)  # one team
     simulated(config, Images(1, 5, 14, 128 // group[0]))
 
 
