@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
 import kdsl_core as kd
 from kdsl_core.lang.authors_code import authors_code, nested_codes
 from kdsl_core.lang.dependencies import Dependencies
@@ -50,3 +55,20 @@ def test_another_text_is_not_taken() -> None:
         assert authors_code(code) is code
     code = bounded.__code__.replace(co_names=tuple(f"@{n}" for n in bounded.__code__.co_names))
     assert authors_code(code) is code
+
+
+def test_an_attribute_is_no_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module beside the author's counts where it is imported, not where a name is the same."""
+    folder = tmp_path / "attributes"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
+    (folder / "rows.py").write_text("def count():\n    return 3\n")
+    (folder / "uses.py").write_text(
+        "def attribute(config):\n    return config.rows\n\n\n"
+        "def statement():\n    from attributes import rows\n\n    return rows.count()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    uses, _ = import_module("attributes.uses"), import_module("attributes.rows")
+    assert len(Dependencies(uses.attribute).facts) == 1
+    paths = {fact.path for fact in Dependencies(uses.statement).facts}
+    assert any(path.endswith("rows.count") for path in paths)

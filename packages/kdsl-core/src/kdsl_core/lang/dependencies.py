@@ -10,6 +10,7 @@ from __future__ import annotations
 import builtins
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from opcode import opmap
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
@@ -33,6 +34,7 @@ from kdsl_core.lang.values import (
 # Names that read others by a text; the code's texts then count as names.
 _WHOLE_MODULE = frozenset(["globals", "locals", "vars", "eval", "exec"])
 _LOOK_UPS = frozenset(["getattr", "attrgetter", "methodcaller", "getmembers", "getattr_static"])
+_IMPORT_NAME = opmap["IMPORT_NAME"]  # Python's instruction, at even places of a code's bytes
 _IMPORTS = frozenset(["import_module", "__import__"])
 _REFLECTIVE = _WHOLE_MODULE | _LOOK_UPS | _IMPORTS | {"dir", "__dict__"}
 _ALWAYS = frozenset(["_value_", "_name_", "__wrapped__"])
@@ -142,7 +144,8 @@ class Dependencies:
             self._object(value, path)
 
     def _function(self, function: FunctionType, path: str, kind: str = "function") -> None:
-        own = self._names_of(authors_code(function.__code__))
+        code = authors_code(function.__code__)
+        own = self._names_of(code)
         self.mentioned |= own
         self._functions.append((function, _parts(function)))
         space = function.__globals__
@@ -152,7 +155,9 @@ class Dependencies:
         if own & _WHOLE_MODULE:
             read |= {name for name in space if not name.startswith("__")}
         parts = [(f".{name}", self._binding(space, name)) for name in sorted(read)]
-        parts += [(f".{name}", self._binding(sys.modules, name)) for name in _imports(own, space)]
+        parts += [
+            (f".{name}", self._binding(sys.modules, name)) for name in _imports(code, own, space)
+        ]
         parts += self._captured(function)
         parts += [("=", value) for value in function.__defaults__ or ()]
         keywords = function.__kwdefaults__ or {}
@@ -214,8 +219,11 @@ def _parts(function: FunctionType) -> tuple[Any, ...]:
     return function.__code__, function.__defaults__
 
 
-def _imports(names: set[str], space: Mapping[str, Any]) -> list[str]:
-    """Modules that a function's own import statements name."""
+def _imports(code: CodeType, names: set[str], space: Mapping[str, Any]) -> list[str]:
+    """Modules that a function's own imports name, by statements or by a text."""
+    stated = any(_IMPORT_NAME in part.co_code[::2] for part in nested_codes(code))
+    if not (stated or names & _IMPORTS):
+        return []  # an attribute may be called as a module beside this one is
     package = space.get("__package__") or ""
     paths = {*names, *(f"{package}.{name}" for name in names if package)}
     found = (path for path in paths - space.keys() if isinstance(sys.modules.get(path), ModuleType))
