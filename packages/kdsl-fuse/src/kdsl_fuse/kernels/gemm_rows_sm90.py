@@ -28,7 +28,7 @@ def gemm_rows_sm90(
     config.check_rows(columns)
     tile_m, tile_n, tile_k = config.tile
     load_a, load_b, sharers = kd.collective.shared_pair(
-        A, B, config.tile, config.stages, config.cluster, config.caches
+        A, B, config.tile, config.stages, config.cluster, config.caches, config.fetch
     )
     ring = kd.collective.TmaPipeline(
         config.stages, load_a.bytes + load_b.bytes, config.readers, sharers
