@@ -7,7 +7,8 @@ for other targets choose by sizes alone.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import kdsl_core as kd
@@ -20,7 +21,7 @@ from kdsl_fuse.kernels import conv_grouped_table as grouped_table
 from kdsl_fuse.kernels.conv_depthwise_plan import DepthwisePlan
 from kdsl_fuse.kernels.conv_grouped_plan import GroupedPlan
 from kdsl_fuse.kernels.conv_sm90_space import convolved
-from kdsl_fuse.kernels.conv_tables import conv_of
+from kdsl_fuse.kernels.conv_tables import ConvTable, conv_of
 from kdsl_fuse.kernels.gemm_sm90 import identity
 from kdsl_fuse.kernels.gemm_sm90_space import BOUND, types_of
 from kdsl_runtime.dispatch import Config
@@ -54,9 +55,20 @@ def reference(problem: Problem, given: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"out": convolved(conv_of(problem), given["x"], given["w"])}
 
 
-def _launched(plan: GroupedPlan | DepthwisePlan, given: Mapping[str, Any]) -> Sequence[Call]:
-    operands = given["x"], given["w"], given["out"]
+def calls(
+    plan_of: Callable[[Problem, Config], GroupedPlan | DepthwisePlan],
+    problem: Problem,
+    config: Config,
+    given: Mapping[str, Any],
+) -> Sequence[Call]:
+    """One launch."""
+    plan, operands = plan_of(problem, config), (given["x"], given["w"], given["out"])
     return [Call(plan.launch, operands, {"epilogue": identity, "config": plan.config})]
+
+
+def shape_class(table: ConvTable[Any], problem: Problem) -> Problem:
+    """Convolutions of f16 and of bf16 share their entries."""
+    return table.key(conv_of(problem))
 
 
 # -- groups of several channels --------------------------------------------------------------------
@@ -92,19 +104,9 @@ def room_for_groups(problem: Problem, config: Config) -> str | None:
     return found.overfull(TARGET) or found.spilling
 
 
-def grouped_calls(problem: Problem, config: Config, given: Mapping[str, Any]) -> Sequence[Call]:
-    """One launch."""
-    return _launched(grouped_plan(problem, config), given)
-
-
 def grouped_cycles(problem: Problem, config: Config) -> float:
     """The model's cycles of a configuration."""
     return conv_grouped_plan.cycles(grouped_plan(problem, config))
-
-
-def grouped_class(problem: Problem) -> Problem:
-    """Convolutions of f16 and of bf16 share their entries."""
-    return grouped_table.TABLE.key(conv_of(problem))
 
 
 GROUPED = Space(
@@ -112,11 +114,11 @@ GROUPED = Space(
     options=grouped_configs,
     constraints=(same_type, whole_vectors, room_for_groups),
     tensors=tensors,
-    calls=grouped_calls,
+    calls=partial(calls, grouped_plan),
     reference=reference,
     bound=BOUND,
     model=grouped_cycles,
-    shape_class=grouped_class,
+    shape_class=partial(shape_class, grouped_table.TABLE),
 )
 
 
@@ -158,11 +160,6 @@ def depthwise_tensors(problem: Problem) -> Mapping[str, ArraySpec]:
     return {**given, "w": kd.spec(given["w"].dtype, (p.filters, taps))}
 
 
-def depthwise_calls(problem: Problem, config: Config, given: Mapping[str, Any]) -> Sequence[Call]:
-    """One launch."""
-    return _launched(depthwise_plan(problem, config), given)
-
-
 def depthwise_cycles(problem: Problem, config: Config) -> float:
     """The model's cycles of a configuration; 0 for the one that is chosen without tuning."""
     plan = depthwise_plan(problem, config)
@@ -171,19 +168,14 @@ def depthwise_cycles(problem: Problem, config: Config) -> float:
     return conv_depthwise_model.cycles(plan.problem, plan.config, plan.grid, plan.multiprocessors)
 
 
-def depthwise_class(problem: Problem) -> Problem:
-    """Convolutions of f16 and of bf16 share their entries."""
-    return depthwise_table.TABLE.key(conv_of(problem))
-
-
 DEPTHWISE = Space(
     depthwise_table.TABLE.kernel,
     options=depthwise_configs,
     constraints=(same_type, taken_by_hopper, room_for_channels),
     tensors=depthwise_tensors,
-    calls=depthwise_calls,
+    calls=partial(calls, depthwise_plan),
     reference=reference,
     bound=BOUND,
     model=depthwise_cycles,
-    shape_class=depthwise_class,
+    shape_class=partial(shape_class, depthwise_table.TABLE),
 )

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kdsl_core.dtypes import DType
-from kdsl_core.lang.launch import extent
 from kdsl_fuse import arrays
 from kdsl_fuse.calls import KernelCall, Operand, Preparation
 from kdsl_fuse.elements import VALUE
@@ -109,21 +108,13 @@ class FastConv(ABC):
             return ConvDirect().lower(graph, match, options)
         form = replace(form, output=match.root, extras=extras, tail=tail)
         plan, preparation = self.plan(form, options)
-        launch = plan.launch
-        return PlanCall(
-            name=launch.kernel.__name__,
-            kernel=launch.kernel,
-            grid=extent(launch.grid, "grid"),
-            block=extent(launch.block, "block"),
-            cluster=launch.cluster,
+        return PlanCall.of(
+            plan,
+            tail,
             operands=(form.images, form.filters),
             extras=extras,
             outputs=(match.root,),
-            statics={"epilogue": tail, "config": plan.config},
-            summary=str(plan),
-            overlap=launch.overlap,
             preparation=preparation,
-            plan=plan,
         )
 
 

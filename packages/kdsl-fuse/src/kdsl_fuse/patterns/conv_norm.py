@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from kdsl_core.lang.launch import extent
 from kdsl_fuse.calls import KernelCall, Preparation
 from kdsl_fuse.graph import Graph, Node
 from kdsl_fuse.match import Facts, grow_tail, side_nodes
@@ -111,20 +110,13 @@ class ConvNorm:
         epilogue = Normalised(before, len(first), behind, norm.op["epsilon"])
         plan = choose(form.problem)
         assert plan is not None, f"{match.anchor} was matched"
-        launch = plan.launch
-        return PlanCall(
+        return PlanCall.of(
+            plan,
+            epilogue,
             name="conv_depthwise_norm",
-            kernel=launch.kernel,
-            grid=extent(launch.grid, "grid"),
-            block=extent(launch.block, "block"),
-            cluster=launch.cluster,
             operands=(form.images, form.filters),
             extras=(*first, *(x for x in parameters if x), *others),
             outputs=(match.root,),
-            statics={"epilogue": epilogue, "config": plan.config},
-            summary=str(plan),
-            overlap=launch.overlap,
-            plan=plan,
         )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from kdsl_core.lang.launch import extent
 from kdsl_fuse.calls import KernelCall, Operand, Preparation
 from kdsl_fuse.graph import Graph, Node
 from kdsl_fuse.match import Facts, grow_tail, side_nodes
@@ -107,22 +106,15 @@ class ConvSeparable:
         product = _product_of(match)
         problem = _problem(form, product)
         plan = choose(problem, epilogue.first, multiprocessors(options))
-        launch = plan.launch
         second = ConvForm.of(graph, product)
         assert isinstance(second, ConvForm), f"{product} was matched"
-        return PlanCall(
+        return PlanCall.of(
+            plan,
+            epilogue,
             name="conv_separable_sm90",
-            kernel=launch.kernel,
-            grid=extent(launch.grid, "grid"),
-            block=extent(launch.block, "block"),
-            cluster=launch.cluster,
             operands=(form.images, form.filters, second.filters),
             extras=extras,
             outputs=(match.root,),
-            statics={"epilogue": epilogue, "config": plan.config},
-            summary=str(plan),
-            overlap=launch.overlap,
-            plan=plan,
         )
 
 

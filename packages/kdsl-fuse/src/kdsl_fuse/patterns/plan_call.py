@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from kdsl_core.dtypes import DType
+from kdsl_core.lang.launch import extent
 from kdsl_fuse import arrays
 from kdsl_fuse.calls import VALUE_BYTES, KernelCall, Needed, Operand
 from kdsl_fuse.strided import Strided
@@ -72,6 +73,22 @@ class PlanCall(SeveralLaunches):
     """
 
     plan: Any = None
+
+    @classmethod
+    def of(cls, plan: Any, epilogue: Any, **words: Any) -> PlanCall:
+        """The call of a plan, as its `launch` is configured; `words` say what it is for."""
+        launch = plan.launch
+        return cls(
+            **{"name": launch.kernel.__name__, **words},
+            kernel=launch.kernel,
+            grid=extent(launch.grid, "grid"),
+            block=extent(launch.block, "block"),
+            cluster=launch.cluster,
+            statics={"epilogue": epilogue, "config": plan.config},
+            summary=str(plan),
+            overlap=launch.overlap,
+            plan=plan,
+        )
 
     @property
     def makes_its_own(self) -> bool:
