@@ -12,15 +12,13 @@ ours, on all processors, and times the fastest two beside the chosen one.
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import tomllib
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
+import built_first
 from shapes import SHAPES_FILE, buffer_sets
 
 import kdsl_core as kd
@@ -201,30 +199,14 @@ def measure(case: Case, options: argparse.Namespace) -> Any:
 
 def main() -> None:
     """Measure, tell each case as it comes, then the table; keep all in $OUT/conv_depthwise.json."""
-    words = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    words.add_argument("--cases", nargs="+", type=int, help="numbers of shapes, in this order")
+    words = built_first.parser(__doc__)
     words.add_argument("--tails", nargs="+", choices=TAILS, default=list(TAILS))
-    words.add_argument("--tune", type=int, default=0, help="try so many other configurations")
-    words.add_argument("--compile", action="store_true", help="torch.compile, too")
-    words.add_argument("--build-only", action="store_true", help="on a machine without a GPU")
-    words.add_argument("--seconds-per-shape", type=float, default=0.5)
-    words.add_argument("--seconds", type=float, default=85.0, help="no shape is begun behind it")
     options = words.parse_args()
     rows = tomllib.loads(SHAPES_FILE.read_text())["conv"]["depthwise"]
     numbers = options.cases or range(len(rows))
     cases = [Case.of(rows[i], tail) for tail in options.tails for i in numbers]
     cases = [c for c in cases if c.tail != "layer_norm" or c.problem.kernel == (7, 7)]
-    jobs = [(case, plan) for case in cases for plan in plans_of(case, options.tune)]
-    with ProcessPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(build, jobs))
-    print(f"{len(jobs)} plans built", flush=True)
-    if options.build_only:
-        return
-    import torch  # behind the processes, which must not share its driver
-    from sides import run
-
-    torch.backends.cudnn.benchmark = True
-    run(cases, partial(measure, options=options), options.seconds, "conv_depthwise")
+    built_first.run(cases, plans_of, build, measure, options, "conv_depthwise")
 
 
 if __name__ == "__main__":
