@@ -339,8 +339,7 @@ def with_tail(product: Sm90Plan, reads: bool) -> Sm90Plan:
 def with_room(product: Sm90Plan) -> Sm90Plan:
     """The plan, or one whose threads have registers beside their accumulators."""
     c = product.config
-    accumulators = c.tile[0] // (64 * c.readers) * c.tile[1] // 2
-    if c.registers or c.consumers != 2 or accumulators < CROWDED or c.peers * c.splits > 1:
+    if c.registers or c.consumers != 2 or c.accumulators < CROWDED or c.peers * c.splits > 1:
         return product
     side = product.problem.swapped if product.swap else product.problem
     fitted = model.fit(replace(c, registers=ROOM, cluster=(1, 1)), side, 1)

@@ -33,14 +33,12 @@ class GatedPlan:
     @cached_property
     def launch(self) -> Any:
         """The kernel with grid, block and cluster, waiting for arguments."""
-        grid, block = self.both.grid, self.both.config.threads
-        return gated_sm90.configure(grid=grid, block=block, cluster=self.both.cluster, overlap=True)
+        return self.both.configured(gated_sm90)
 
     def with_room(self) -> GatedPlan:
         """The plan, its threads with registers for extras beside 128 accumulators."""
         config = self.both.config
-        rows, columns = config.tile[0] // (64 * config.readers), config.tile[1]
-        if rows * columns // 2 < CROWDED or config.registers:
+        if config.accumulators < CROWDED or config.registers:
             return self
         # Blocks of a cluster whose threads trade registers were seen to err (docs/facts.md).
         roomy = replace(config, cluster=(1, 1), registers=ROOM)

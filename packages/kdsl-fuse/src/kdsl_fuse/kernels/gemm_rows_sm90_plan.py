@@ -38,10 +38,7 @@ class RowsOfProducts:
     @cached_property
     def launch(self) -> Any:
         """The kernel with grid, block and cluster, waiting for arguments."""
-        grid, block = self.plan.grid, self.plan.config.threads
-        return gemm_rows_sm90.configure(
-            grid=grid, block=block, cluster=self.plan.cluster, overlap=True
-        )
+        return self.plan.configured(gemm_rows_sm90)
 
     def run(self, a: Any, w: Any, *arrays: Any, program: RowProgram) -> None:
         """Outputs, row outputs = program(A · Wᵀ, …), on the arrays' current stream.
@@ -110,8 +107,7 @@ def _with_room(config: Sm90Config) -> Sm90Config:
 
     What is known of a row, and what its results read, is live beside all of its values.
     """
-    accumulators = config.tile[0] // (64 * config.readers) * config.tile[1] // 2
-    if config.consumers == 1 or accumulators < _CROWDED:
+    if config.consumers == 1 or config.accumulators < _CROWDED:
         return config
     return replace(config, cluster=(1, 1), registers=_ROOM)
 

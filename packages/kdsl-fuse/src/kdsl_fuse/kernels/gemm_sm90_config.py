@@ -104,6 +104,11 @@ class Sm90Config:
         return 1 if self.pingpong else self.consumers
 
     @property
+    def accumulators(self) -> int:
+        """Sums that each consuming thread holds of its tile, a register each."""
+        return self.tile[0] // (64 * self.readers) * self.tile[1] // 2
+
+    @property
     def blocks_together(self) -> int:
         """Blocks of a cluster."""
         return self.cluster[0] * self.cluster[1] * self.peers

@@ -196,8 +196,7 @@ def shared_bytes(config: Sm90Config, problem: Problem) -> int:
 def blocks_per_multiprocessor(config: Sm90Config, problem: Problem) -> int:
     """How many blocks run side by side."""
     shared = shared_bytes(config, problem) + 1024
-    accumulators = config.tile[0] // (64 * config.readers) * config.tile[1] // 2
-    registers = (GROUP * config.consumers + WARP) * (accumulators + 60)
+    registers = (GROUP * config.consumers + WARP) * (config.accumulators + 60)
     return max(min(SM_SHARED_BYTES // shared, REGISTERS // registers, 4), 1)
 
 

@@ -69,7 +69,11 @@ class Sm90Plan:
     @cached_property
     def launch(self) -> Any:
         """The kernel with grid, block and cluster, waiting for arguments."""
-        return gemm_sm90.configure(
+        return self.configured(gemm_sm90)
+
+    def configured(self, kernel: Any) -> Any:
+        """A kernel that computes these tiles, with their grid, block and cluster."""
+        return kernel.configure(
             grid=self.grid, block=self.config.threads, cluster=self.cluster, overlap=True
         )
 

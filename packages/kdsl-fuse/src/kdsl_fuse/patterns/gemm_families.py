@@ -221,9 +221,8 @@ def _fills_threads(config: Sm90Config) -> bool:
 
     Producers can then give theirs, where results go out by TMA and extras are read ahead.
     """
-    accumulators = config.tile[0] // (64 * config.readers) * config.tile[1] // 2
     alone = config.peers == config.splits == 1
-    return alone and config.consumers == 2 and accumulators >= MOST_ACCUMULATORS
+    return alone and config.consumers == 2 and config.accumulators >= MOST_ACCUMULATORS
 
 
 FAMILIES: tuple[GemmFamily, ...] = (Sm90Family(), Sm80Family())  # the fastest first

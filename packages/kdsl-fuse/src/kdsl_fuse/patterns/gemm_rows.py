@@ -14,10 +14,9 @@ from kdsl_fuse.patterns import products
 from kdsl_fuse.patterns.base import Example, Match, Options
 from kdsl_fuse.patterns.folds import as_rows
 from kdsl_fuse.patterns.gemm_families import Addressable, has_wgmma
-from kdsl_fuse.patterns.pointwise import needed_outside, recomputed
 from kdsl_fuse.patterns.row_calls import Parts, parts_of
 from kdsl_fuse.patterns.row_forms import LOSS, NORMS, POWERS, REDUCTIONS, RowForm, form_of
-from kdsl_fuse.patterns.rows import MOST_TAILS, prologue_of, refusal_of, tail_guard
+from kdsl_fuse.patterns.rows import MOST_TAILS, match_of, prologue_of, refusal_of, tail_guard
 from kdsl_fuse.reasons import Reason
 
 if TYPE_CHECKING:
@@ -105,7 +104,10 @@ class GemmRows:
         for size in growth.cuts[: -1 - MOST_TAILS : -1]:
             tail = growth.members[1:size]
             reasons = growth.reasons if size == growth.cuts[-1] else {}
-            made = self._match(facts, anchor, form, (product, *before[::-1]), tail, reasons)
+            made = match_of(
+                self, facts, anchor, form, (product, *before[::-1]), before[::-1], tail, reasons,
+                role="in registers with",
+            )  # fmt: skip
             if operands_of(graph, made) is not None:
                 found.append(replace(made, preference_us=_preference_us(graph, made, options)))
         return found or Reason(
@@ -113,26 +115,6 @@ class GemmRows:
             f"the kernel reads rows of a matrix, and what {anchor.name} or its tail reads beside "
             f"{product.name} has none",
             fix="copy it to a dense array",
-        )
-
-    def _match(
-        self, facts: Facts, anchor: Node, form: RowForm, head: Sequence[Node], tail: list[Node],
-        reasons: dict[str, Reason],
-    ) -> Match:  # fmt: skip
-        graph, covered = facts.graph, (anchor, *head, *tail)
-        keeps = needed_outside(graph, form.x, {node.name for node in covered})
-        extra = [
-            *recomputed(facts, head[1:], form.x.shape),
-            *recomputed(facts, tail, anchor.shape, alone=True),
-        ]
-        root = tail[-1] if tail else anchor
-        return Match(
-            self,
-            covered,
-            (form.x, root) if keeps else (root,),
-            tuple(dict.fromkeys(extra)),
-            reasons,
-            role="in registers with",
         )
 
     def lower(self, graph: Graph, match: Match, options: Options) -> KernelCall:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from kdsl_core.dtypes import boolean
 from kdsl_fuse.calls import KernelCall
 from kdsl_fuse.graph import Graph, Node
 from kdsl_fuse.match import Facts, grow_tail, is_pointwise
 from kdsl_fuse.origin import line_of
-from kdsl_fuse.patterns.base import Example, Match, Options
+from kdsl_fuse.patterns.base import Example, Match, Options, Pattern
 from kdsl_fuse.patterns.pointwise import computable, needed_outside, operand_of, recomputed
 from kdsl_fuse.patterns.row_calls import call_of
 from kdsl_fuse.patterns.row_forms import LOSS, NORMS, POWERS, REDUCTIONS, RowForm, form_of
@@ -80,28 +81,8 @@ class Rows:
             tail = growth.members[1:size]
             for parts in _lengths(before):
                 reasons = growth.reasons if size == growth.cuts[-1] else {}
-                found.append(self._match(facts, anchor, form, parts, tail, reasons))
+                found.append(match_of(self, facts, anchor, form, parts, parts, tail, reasons))
         return sorted(found, key=lambda match: -len(match.covered))
-
-    def _match(
-        self, facts: Facts, anchor: Node, form: RowForm, before: list[Node], tail: list[Node],
-        reasons: dict[str, Reason],
-    ) -> Match:  # fmt: skip
-        graph, covered = facts.graph, (anchor, *before, *tail)
-        names = {node.name for node in covered}
-        keeps = bool(before) and needed_outside(graph, form.x, names)
-        extra = [
-            *recomputed(facts, before, form.x.shape),
-            *recomputed(facts, tail, anchor.shape, alone=True),
-        ]
-        root = tail[-1] if tail else anchor
-        return Match(
-            self,
-            covered,
-            (form.x, root) if keeps else (root,),
-            tuple(dict.fromkeys(extra)),
-            reasons,
-        )
 
     def lower(self, graph: Graph, match: Match, options: Options) -> KernelCall:
         """One launch of `kernels/rows.py`."""
@@ -110,6 +91,25 @@ class Rows:
 
 def _with_sum(s: Node, norm: Callable[[Node], Node]) -> tuple[Node, Node]:
     return norm(s), s
+
+
+def match_of(
+    pattern: Pattern, facts: Facts, anchor: Node, form: RowForm, head: Sequence[Node],
+    before: Sequence[Node], tail: list[Node], reasons: dict[str, Reason], **words: Any,
+) -> Match:  # fmt: skip
+    """The operator with its `head`, of which `before` is pointwise, and a tail.
+
+    The rows themselves are stored, too, where others need them. `words` are further fields.
+    """
+    graph, covered = facts.graph, (anchor, *head, *tail)
+    keeps = bool(head) and needed_outside(graph, form.x, {node.name for node in covered})
+    extra = [
+        *recomputed(facts, before, form.x.shape),
+        *recomputed(facts, tail, anchor.shape, alone=True),
+    ]
+    root = tail[-1] if tail else anchor
+    stored = (form.x, root) if keeps else (root,)
+    return Match(pattern, covered, stored, tuple(dict.fromkeys(extra)), reasons, **words)
 
 
 def refusal_of(graph: Graph, anchor: Node, form: RowForm) -> Reason | None:
