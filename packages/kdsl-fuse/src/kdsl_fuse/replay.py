@@ -43,9 +43,8 @@ def make(same, empties, empty_bytes, current, device, watch, told, result, {subm
         stream = current(device)
         {launches}
         if watch.watchers:
-            for watcher in watch.watchers:
-                for kernel, needed in told:
-                    watcher.launched(kernel, needed)
+            for kernel, needed in told:
+                watch.launched(kernel, needed)
         return result(inputs, fresh)
 
     return replay

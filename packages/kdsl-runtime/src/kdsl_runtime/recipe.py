@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ import numpy as np
 from kdsl_core.dtypes import dtype_of
 from kdsl_core.errors import ArgumentError
 from kdsl_core.lang.kernel import KernelFunction
+from kdsl_core.lang.source_module import module_of_file
 
 _ARRAY = re.compile(r"(\w+)\[([\d\s,]+)\]")
 _EXAMPLE = "example_"
@@ -27,16 +27,12 @@ def load(path: Path) -> ModuleType:
 
     What the file itself raises is passed on. Raises: ArgumentError K750 when it is missing.
     """
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None or not path.is_file():
+    if path.suffix != ".py" or not path.is_file():
         raise ArgumentError(
             f"{path} is no Python file", code="K750", fix="kdsl inspect path/to/file.py:kernel"
         )
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
     sys.path.insert(0, str(path.resolve().parent))
-    spec.loader.exec_module(module)
-    return module
+    return module_of_file(path, path.stem)
 
 
 def find(module: ModuleType, name: str) -> KernelFunction:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kdsl_core.errors import ArgumentError
 from kdsl_core.lang.kernel import KernelFunction
+from kdsl_core.lang.source_module import module_of_file
 from kdsl_fuse.calls import KernelCall
 from kdsl_fuse.ejection.arguments import Arguments, bracketed, quoted
 from kdsl_fuse.ejection.closure import Closure
@@ -66,21 +66,12 @@ def load(plan: Plan, folder: str | Path) -> None:
             fix="write them first: kf.eject(plan, folder)",
         )
     for index, path in there.items():
-        made = _module(path).EJECTED
+        made = module_of_file(path, path.stem).EJECTED
         plan.substitute(index, LoadedCall.of(plan.calls[index], made, path.name))
 
 
 def _path(folder: str | Path, plan: Plan, index: int) -> Path:
     return Path(folder) / f"call_{index}_{plan.calls[index].name}.py"
-
-
-def _module(path: Path) -> Any:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None, f"{path} is a file of Python"
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses, and errors that show lines, look it up
-    spec.loader.exec_module(module)
-    return module
 
 
 def page_of(plan: Plan, call: KernelCall) -> str:

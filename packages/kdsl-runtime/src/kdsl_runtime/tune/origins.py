@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import importlib.util
 import sys
 from dataclasses import replace
 from functools import cache
@@ -13,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 from kdsl_core.errors import ArgumentError
+from kdsl_core.lang.source_module import module_of_file
 from kdsl_runtime.tune.space import Space
 
 ENTRY_POINTS = "kdsl.spaces"  # the group in which a package names its kernels' spaces
@@ -60,12 +60,7 @@ def _module_of(path: str) -> ModuleType:
     name = f"kdsl_space_{hashlib.sha256(path.encode()).hexdigest()[:16]}"
     if name in sys.modules:
         return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
+    return module_of_file(Path(path), name)
 
 
 def _no_space(words: str, why: str) -> ArgumentError:
