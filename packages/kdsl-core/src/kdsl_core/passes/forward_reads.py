@@ -87,7 +87,7 @@ class _Scan:
 
     def uses(self, op: Op) -> None:
         for operand in op.reads():
-            snapshot = self.snapshots.get(operand)
+            snapshot = self.snapshots.get(operand) if isinstance(operand, Value) else None
             if snapshot is None:
                 continue
             inside = snapshot.depth < len(self.path)
@@ -118,7 +118,7 @@ class _Scan:
 
 def _replace(block: Block, chosen: dict[Operand, Var]) -> None:
     def change(operand: Operand) -> Operand:
-        return chosen.get(operand, operand)
+        return chosen.get(operand, operand) if isinstance(operand, Value) else operand
 
     for index, op in enumerate(block.ops):
         for region in op.regions():
