@@ -10,7 +10,7 @@ import ast
 import copy
 from collections.abc import Sequence
 
-from kdsl_core.lang.liveness import Liveness, assigned, walk_scope
+from kdsl_core.lang.liveness import Liveness, assigned, bound_by, walk_scope
 from kdsl_core.lang.source import bare
 
 # One underscore: a name with two is another name inside a class.
@@ -27,7 +27,8 @@ class Rewriter(ast.NodeTransformer):
     """Rewrites one function; nested functions without decorators get a rewriter of their own."""
 
     def __init__(self, function: ast.FunctionDef, file: str, kind: str) -> None:
-        self._live = Liveness(function)
+        nodes = walk_scope(function)
+        self._live = Liveness(function, nodes)
         self._file = file
         self._kind = kind
         self._function = function
@@ -36,8 +37,9 @@ class Rewriter(ast.NodeTransformer):
         arguments = function.args
         every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
         every += [a for a in (arguments.vararg, arguments.kwarg) if a is not None]
-        self._foreign = _declared_elsewhere(function)
-        self._local = ({a.arg for a in every} | set(assigned(function.body))) - self._foreign
+        self._foreign = _declared_elsewhere(nodes)
+        bound = {name for node in nodes for name in bound_by(node)}
+        self._local = ({a.arg for a in every} | bound) - self._foreign
 
     def rewrite(self) -> ast.FunctionDef:
         """The function, with no decorators, defaults and annotations."""
@@ -183,11 +185,12 @@ class Rewriter(ast.NodeTransformer):
 
     def visit_Return(self, node: ast.Return) -> ast.stmt:
         whiles = "".join(f"{handle}, " for handle, is_while in self._loops if is_while)
-        value = self.visit(node.value) if node.value else ast.Constant(None)
+        value = self.visit(node.value) if node.value else self._expr(node, "None")
         return self._at(node, f"return {STAGE}_fn.give(VALUE, {whiles})", VALUE=value)
 
     def visit_Assert(self, node: ast.Assert) -> ast.stmt:
-        message = self.visit(node.msg) if node.msg else ast.Constant(ast.unparse(node.test))
+        text = repr(ast.unparse(node.test))
+        message = self.visit(node.msg) if node.msg else self._expr(node, text)
         failed = self._at(node, f"{STAGE}.assertion_failed(MESSAGE)", MESSAGE=message)
         check = self._when(node, "TEST", [failed])
         assert isinstance(check, ast.If)
@@ -374,10 +377,6 @@ def _has(body: Sequence[ast.stmt], kinds: tuple[type[ast.stmt], ...]) -> bool:
     )
 
 
-def _declared_elsewhere(function: ast.FunctionDef) -> set[str]:
-    return {
-        name
-        for node in walk_scope(function)
-        if isinstance(node, ast.Global | ast.Nonlocal)
-        for name in node.names
-    }
+def _declared_elsewhere(nodes: Sequence[ast.AST]) -> set[str]:
+    declarations = (ast.Global, ast.Nonlocal)
+    return {name for node in nodes if isinstance(node, declarations) for name in node.names}
