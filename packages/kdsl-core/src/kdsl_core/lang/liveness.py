@@ -102,10 +102,7 @@ class Liveness:
     def __post_init__(self) -> None:
         self._reads: dict[ast.AST, Names] = {}
         self._escaping = frozenset(
-            name
-            for node in self.nodes
-            if isinstance(node, _SCOPES)
-            for name in read_by(node)
+            name for node in self.nodes if isinstance(node, _SCOPES) for name in read_by(node)
         )
         self._block(self.function.body, self._escaping, _NONE, _NONE)
 

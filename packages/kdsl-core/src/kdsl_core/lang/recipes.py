@@ -80,13 +80,12 @@ def obtain(
 
 
 def _prepare(kernel: KernelFunction, dependencies: Dependencies) -> None:
-    """Do now what under observation takes up to four times as long: rewriting, and imports."""
-    import kdsl_core
-
+    """Do now what takes up to four times as long under observation: rewriting, and imports."""
     for staged in _staged(kernel, dependencies):
         staged.rewritten()
-    for name in sorted(dependencies.mentioned.intersection(dir(kdsl_core))):
-        getattr(kdsl_core, name)
+    front = import_module(LIBRARIES[0])
+    for word in sorted(dependencies.mentioned.intersection(dir(front))):
+        getattr(front, word)  # imports the module that has it
 
 
 def ingredients(
