@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kdsl_core import dtypes as dt
+from kdsl_core.authors import chains_kept
 from kdsl_core.dtypes import DType
 from kdsl_core.errors import KdslError, StagingError
 from kdsl_core.ir import Kernel, Param, Target, Value
@@ -76,7 +77,7 @@ def trace(
         traced = Traced(kernel, needed)
         tracer = Tracer(kernel, target, {KERNEL_WHILES: whiles})
         try:
-            with tracing(tracer):
+            with tracing(tracer), chains_kept():
                 __kdsl_trace_root__(traced, staged, signature, classes, statics)
         except Retrace as again:
             whiles.add(again.site)
