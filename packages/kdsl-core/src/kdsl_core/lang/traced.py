@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from kdsl_core import dtypes as dt
@@ -23,6 +23,7 @@ from kdsl_core.lang.tensor_class import TensorClass
 from kdsl_core.lang.tracer import Tracer, tracing
 from kdsl_core.layout import Layout
 from kdsl_core.loc import Loc, raised_at
+from kdsl_core.records import dataclass
 
 _MOST_RETRACES = 64
 
