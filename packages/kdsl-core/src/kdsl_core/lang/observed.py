@@ -98,22 +98,13 @@ def observing(observed: Observed | None = None) -> Iterator[Observed]:
 
 def _observed(observed: Observed) -> Iterator[Observed]:
     _active.observed = observed
+    collecting = gc.isenabled()
+    gc.disable()  # finalizers are no part of the trace
     _listen()
     try:
-        with no_collection():  # finalizers are no part of the trace
-            yield observed
+        yield observed
     finally:
         _active.observed = None
-
-
-@contextmanager
-def no_collection() -> Iterator[None]:
-    """Keep Python's garbage collector from running, in every thread."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
         if collecting:
             gc.enable()
 

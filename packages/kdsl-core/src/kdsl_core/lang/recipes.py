@@ -49,17 +49,15 @@ def obtain(
     reads: dict[str, str] = {}
 
     def trace() -> tuple[str, dict[str, Any] | None]:
-        # Nothing is traced on a hit.
-        from kdsl_core.lang.observed import Observed, no_collection, observing
+        from kdsl_core.lang.observed import Observed, observing  # nothing is traced on a hit
 
-        with no_collection():  # nearly all that is made stays
-            _prepare(kernel, before)
-            observed = Observed()
-            traced = kernel.traced(needed, within=observing(observed))
-            lowered = Lowered.of(kernel.built(traced, target), traced)
-            made.append(lowered)
-            reads.update(observed.states())
-            return lowered.module.text, _facts(kernel, lowered, before, observed)
+        _prepare(kernel, before)
+        observed = Observed()
+        traced = kernel.traced(needed, within=observing(observed))
+        lowered = Lowered.of(kernel.built(traced, target), traced)
+        made.append(lowered)
+        reads.update(observed.states())
+        return lowered.module.text, _facts(kernel, lowered, before, observed)
 
     recalled = False
     recipe = ingredients(kernel, needed, target, before)
