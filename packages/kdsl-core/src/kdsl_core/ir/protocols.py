@@ -359,18 +359,19 @@ class Machine(Protocol):
         `warpgroup_wait` covers it. `descriptor` is (W, 32), equal in all lanes.
         """
 
-    def warpgroup_matrices(self, registers: tuple[Reg, ...]) -> Array | None:
-        """The matrices that `warpgroup_write` gave accumulators, where nothing changed them."""
+    def warpgroup_matrices(self, registers: tuple[Reg, ...]) -> Any:
+        """What `warpgroup_write` gave accumulators, where nothing changed them since; else None."""
 
     def warpgroup_write(
         self,
         registers: tuple[Reg, ...],
-        matrices: Array,
-        spread: Callable[[Array], list[Array]],
+        matrices: Any,
+        spread: Callable[[Any], list[Array]],
     ) -> None:
         """Set accumulators that stay in flight until `warpgroup_wait` covers the open group.
 
-        `spread` gives the registers of matrices (W, …).
+        `spread` gives the registers that matrices, in whatever form, stand for; it is called when
+        somebody reads one.
         """
 
     def warpgroup_uses(self, registers: tuple[Reg, ...]) -> None:

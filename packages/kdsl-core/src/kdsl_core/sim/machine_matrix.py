@@ -97,10 +97,10 @@ class MatrixPart(MachineBase):
             whole_warp=True,
         )  # fmt: skip
 
-    def warpgroup_matrices(self, registers: tuple[Reg, ...]) -> Array | None:
+    def warpgroup_matrices(self, registers: tuple[Reg, ...]) -> Any:
         return self.registers.matrices(registers, self.group)
 
-    def warpgroup_write(self, registers: tuple[Reg, ...], matrices: Array, spread: Spread) -> None:
+    def warpgroup_write(self, registers: tuple[Reg, ...], matrices: Any, spread: Spread) -> None:
         self._check_fence(registers)
         self.registers.write_matrices(registers, matrices, spread, self.group)
         if self._check_flights:

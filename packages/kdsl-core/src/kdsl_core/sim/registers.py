@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -148,22 +149,23 @@ class RegisterFile:
         self._sums[reg] = value
 
     # -- accumulators of wgmma -----------------------------------------------------------------
-    def matrices(self, registers: tuple[Reg, ...], group: Group) -> Array | None:
+    def matrices(self, registers: tuple[Reg, ...], group: Group) -> Any:
         """What `write_matrices` gave a group's registers last; None where they changed since."""
-        return self._accumulators.of(registers, group)
+        return None if group.mask is not None else self._accumulators.of(registers, group)
 
     def write_matrices(
-        self, registers: tuple[Reg, ...], matrices: Array, spread: Spread, group: Group
+        self, registers: tuple[Reg, ...], matrices: Any, spread: Spread, group: Group
     ) -> None:
         """Set registers to what `spread` makes of matrices, when somebody reads them."""
         if group.mask is None and self._accumulators.replace(registers, group, matrices):
             return
         for reg in registers:
             self._make_current(reg, group)
-        for reg, value in zip(registers, spread(matrices), strict=True):
-            self.write(reg, value, group, None)
         if group.mask is None:
             self._accumulators.hold(registers, group, matrices, spread)
+            return
+        for reg, value in zip(registers, spread(matrices), strict=True):
+            self.write(reg, value, group, None)
 
     # -- what is not written yet ---------------------------------------------------------------
     def write_later(
