@@ -13,6 +13,7 @@ from kdsl_core.ir.protocols import Array, Evaluation, Inputs, Sum
 from kdsl_core.sim.accumulators import Accumulators, Spread
 from kdsl_core.sim.groups import LANES, Group
 from kdsl_core.sim.postponed import Postponed
+from kdsl_core.sim.shares import Shares
 
 
 def warp_bytes(program: FlatProgram) -> int:
@@ -37,6 +38,7 @@ class RegisterFile:
         self._undefined: dict[Reg, Array] = {}
         self._sums: dict[Reg, Sum] = {}
         self._accumulators = Accumulators()
+        self._shares = Shares()
         self._postponed = Postponed()
         self._stale = self._postponed.registers, self._accumulators.owner
 
@@ -54,6 +56,11 @@ class RegisterFile:
         waiting, owned = self._stale
         if operand in waiting or operand in owned:
             self._make_current(operand, group)
+        if operand in self._shares:
+            share = self._shares.get(operand, group)
+            if share is not None:
+                return share
+            self._join(operand)
         content = self._content.get(operand)
         if content is None and operand in self._sums:
             content = self._content[operand] = self._sums[operand].whole
@@ -68,6 +75,10 @@ class RegisterFile:
         if not isinstance(operand, Var):
             return None
         self._make_current(operand, group)
+        if operand in self._shares:
+            if self._shares.get(operand, group) is not None:
+                return None
+            self._join(operand)
         if operand not in self._content:
             return group.lanes()
         undefined = self._undefined.get(operand)
@@ -89,13 +100,22 @@ class RegisterFile:
         if group.full and group.mask is None and where is None:
             self._content[reg] = value
             self._undefined.pop(reg, None)
+            self._shares.take(reg)
             return
         if known is not None:
             self._content[reg] = known.whole
+        if group.mask is None and where is None and self._shares.put(reg, group, value):
+            return
+        self._join(reg)
         mask = group.mask
         if where is not None:
             mask = where if mask is None else mask & where
         self._write_some(reg, value, group, mask)
+
+    def _join(self, reg: Reg) -> None:
+        """Bring what groups wrote by themselves into the register of all warps."""
+        for group, value in self._shares.take(reg):
+            self._write_some(reg, value, group, None)
 
     def _write_some(self, reg: Reg, value: Array, group: Group, mask: Array | None) -> None:
         shape = (self._rows, LANES)
