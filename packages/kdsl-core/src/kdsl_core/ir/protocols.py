@@ -19,10 +19,19 @@ if TYPE_CHECKING:
     from kdsl_core.ir.op import Op
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-Inputs: TypeAlias = Sequence[Sequence[Array]]  # of one evaluation: operands' registers (W, 32)
+Inputs: TypeAlias = Sequence[Sequence[Array]]  # of one instruction: operands' registers (W, 32)
+
+
+class Accumulation(NamedTuple):
+    """Instructions one after the other, each of which updates the same registers (W, 32)."""
+
+    start: Sequence[Array]
+    steps: Sequence[Inputs]
+
+
 Evaluation: TypeAlias = Callable[
-    [Sequence[Inputs]], list[list[Array]]
-]  # results' registers of each
+    [Sequence[Accumulation]], list[list[Array]]
+]  # the registers of each at its end
 
 
 class Sum(NamedTuple):
@@ -157,10 +166,17 @@ class Machine(Protocol):
     def write(self, reg: Reg, value: Array, *, where: Array | None = None) -> None:
         """Set a register in active lanes (and in `where`, a bool array, when given)."""
 
-    def compute(self, registers: tuple[Reg, ...], inputs: Inputs, evaluate: Evaluation) -> None:
-        """Set registers of all lanes to what a function, given many such inputs, makes of these.
+    def compute(
+        self,
+        registers: tuple[Reg, ...],
+        old: Sequence[Operand],
+        inputs: Inputs,
+        evaluate: Evaluation,
+    ) -> None:
+        """Set registers of all lanes to what a function makes of old ones and of inputs.
 
-        The machine may wait with it for others of the same function.
+        The machine may wait with it for others of the same function, also for those that go on
+        with what this one gives.
         """
 
     def sums(self, operands: Sequence[Operand]) -> list[Sum] | None:

@@ -24,8 +24,8 @@ class Group:
     """
 
     __slots__ = (
-        "_idle", "_key", "_lanes", "_threads", "alone", "back_jumps", "full", "index", "mask", "pc", "rows",
-        "size", "stopped", "team", "waits_for",
+        "_idle", "_key", "_lanes", "_threads", "alone", "back_jumps", "full", "index", "mask", "pc",
+        "rows", "size", "stopped", "team", "waits_for",
     )  # fmt: skip
 
     def __init__(self, index: Array, mask: Array | None, pc: int, total: int, team: int) -> None:

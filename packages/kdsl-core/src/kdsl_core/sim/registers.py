@@ -189,12 +189,21 @@ class RegisterFile:
 
     # -- what is not written yet ---------------------------------------------------------------
     def write_later(
-        self, registers: tuple[Reg, ...], inputs: Inputs, evaluate: Evaluation, group: Group
+        self,
+        registers: tuple[Reg, ...],
+        old: Sequence[Operand],
+        inputs: Inputs,
+        evaluate: Evaluation,
+        group: Group,
     ) -> None:
-        """Set registers to what `evaluate` gives for inputs, together with others like it."""
-        if not self._postponed.takes(registers, evaluate, group):
+        """Set registers to what `evaluate` makes of old ones, together with others like it."""
+        postponed, shape = self._postponed, (group.size, LANES)
+        if postponed.go_on(registers, old, inputs, evaluate, group):
+            return
+        start = [np.broadcast_to(self.read(operand, group), shape) for operand in old]
+        if not postponed.start(registers, start, inputs, evaluate, group):
             self._write_postponed()
-        self._postponed.add(registers, inputs, evaluate, group)
+            postponed.start(registers, start, inputs, evaluate, group)
 
     def _write_postponed(self) -> None:
         group, values = self._postponed.finish()

@@ -13,7 +13,7 @@ from kdsl_core.sim.groups import Group
 
 
 class Shares:
-    """What groups of warps wrote to registers, each register in parts that have no warp in common."""
+    """What groups of warps wrote to registers; those of one register have no warp in common."""
 
     def __init__(self) -> None:
         self._of: dict[object, dict[bytes, tuple[Group, Array]]] = {}
