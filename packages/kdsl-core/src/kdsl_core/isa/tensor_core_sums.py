@@ -52,13 +52,7 @@ def sums_of_products(a: Operand, b: Operand, c: Array, family: Family) -> Array:
     ours, theirs = (terms_of(x, batch, wide, at) for x, at in ((a, 3), (b, 2)))
     if not wide:
         old = np.ascontiguousarray(old.transpose(1, 2, 0))
-    chain = _Chain(a, b, c, family)
-    if old.size <= chain.outputs:
-        new = chain.run(ours, theirs, old)
-    else:
-        new = np.empty_like(old)
-        for s in blocks(old.shape, chain.outputs):
-            new[s] = chain.run(ours.block(s), theirs.block(s), old[s])
+    new = _Chain(a, b, c, family).run(ours, theirs, old)
     if not wide:
         new = np.ascontiguousarray(new.transpose(2, 0, 1))
     return new.reshape(*batch, m, n)
@@ -72,30 +66,36 @@ def _side_by_side(a: Operand, b: Operand, c: Array, alike: Array, family: Family
     (tiles, each), (m, n), (steps, *_, k) = alike.shape, c.shape[1:], a.rows.shape
     ours = terms_of(a.take(alike[:, 0], (steps, tiles, m, k)), (tiles,), True, 3)
     theirs = terms_of(b.take(alike, (steps, tiles, each * n, k)), (tiles,), True, 2)
-    chain, new, everywhere = _Chain(a, b, c, family), np.empty_like(c), slice(None)
-    for t, rows in blocks((tiles, m), max(chain.outputs // (each * n), 1)):
-        old = c[alike[t], rows].swapaxes(1, 2)
-        block = (t, rows, everywhere)
-        d = chain.run(ours.block(block), theirs.block(block), old.reshape(*old.shape[:2], -1))
-        new[alike[t], rows] = d.reshape(old.shape).swapaxes(1, 2)
+    old = c[alike].swapaxes(1, 2)
+    d = _Chain(a, b, c, family).run(ours, theirs, old.reshape(tiles, m, -1))
+    new = np.empty_like(c)
+    new[alike] = d.reshape(old.shape).swapaxes(1, 2)
     return new
 
 
 class _Chain:
-    """Instructions of one kind, one after the other; `outputs` is how many to do at a time."""
+    """Instructions of one kind, one after the other."""
 
     def __init__(self, a: Operand, b: Operand, c: Array, family: Family) -> None:
         fp8 = a.dtype.itemsize == 1
         top = a.highest + b.highest
         self._kind = _Kind(a.narrow and b.narrow, fp8 and family == "wgmma", c.dtype, top)
         self._step = _step_fp8_as_f16 if fp8 and family == "mma.sync" else _step
-        self.outputs = max(BLOCK_PRODUCTS // max(a.rows.shape[-1], 1), 1)
+        self._outputs = max(BLOCK_PRODUCTS // max(a.rows.shape[-1], 1), 1)  # at a time
 
     def run(self, a: Terms, b: Terms, c: Array) -> Array:
-        """What becomes of C [*outputs]."""
+        """What becomes of C [*outputs], a cache-sized block at a time."""
         with np.errstate(over="ignore"):  # infinite results
-            for i in range(len(a.value)):
-                c = self._step(a[i], b[i], c, self._kind)
+            if c.size <= self._outputs:
+                return self._block(a, b, c)
+            d = np.empty_like(c)
+            for s in blocks(c.shape, self._outputs):
+                d[s] = self._block(a.block(s), b.block(s), c[s])
+            return d
+
+    def _block(self, a: Terms, b: Terms, c: Array) -> Array:
+        for i in range(len(a.value)):
+            c = self._step(a[i], b[i], c, self._kind)
         return c
 
 
