@@ -145,8 +145,7 @@ def _highest_powers(a: Terms, b: Terms, c: Array, kind: _Kind) -> Array:
         highest = SCRATCH.room("highest", shape, np.int8)
         np.maximum.reduce(np.add(a.small, b.small, out=sums), axis=0, out=highest)
         least = ZERO_8 + 1
-        np.copyto(top, highest)
-        top += np.int32(kind.highest + 127)
+        np.add(highest, np.int32(kind.highest + 127), out=top)
     top <<= _EXPONENT_AT
     if highest.min() < least:
         top[highest < least] = 0
@@ -190,12 +189,10 @@ def _narrow_sum(a: Terms, b: Terms, c: Array, top: Array, kind: _Kind) -> Array:
     """
     scale = SCRATCH.room("scale", c.shape, np.float32)
     np.subtract(np.int32(_power(127 + kind.bits) - (1 << 32)), top, out=scale.view(np.int32))
-    total = SCRATCH.room("total", c.shape, np.float64)
-    np.copyto(total, _sum_of_terms(a, b, scale))
+    terms = _sum_of_terms(a, b, scale)
     scale *= c
-    of_c = SCRATCH.room("C", c.shape, np.float64)
-    np.copyto(of_c, np.trunc(scale, out=scale))
-    total += of_c
+    total = SCRATCH.room("total", c.shape, np.float64)
+    np.add(terms, np.trunc(scale, out=scale), out=total)
     inverse = np.subtract(top, np.int32(kind.bits << 23)).view(np.float32)
     if kind.accumulator == np.float16:
         return np.asarray((total * inverse).astype(np.float16))
@@ -210,14 +207,13 @@ def _sum_of_terms(a: Terms, b: Terms, scale: Array) -> Array:
     """The products times `scale`, each truncated, int32 [*outputs]."""
     shape = len(a.value), *scale.shape
     products = SCRATCH.room("products", shape, np.float32)
-    terms = SCRATCH.room("terms", shape, np.int32)
     if a.value.shape[-1] == 1:  # of two ways to say the same, the faster one
         np.einsum("...mx,...xn->...mn", a.value, b.value, out=products)
     else:
         np.multiply(a.value, b.value, out=products)
     np.multiply(products, scale, out=products)
-    np.copyto(terms, products, casting="unsafe")
-    return np.add.reduce(terms, axis=0, out=SCRATCH.room("sum", scale.shape, np.int32))
+    total = SCRATCH.room("sum", scale.shape, np.int32)
+    return np.add.reduce(products, axis=0, dtype=np.int32, out=total)  # a cast truncates
 
 
 def _wide_sum(a: Terms, b: Terms, c: Array, kind: _Kind) -> Array:
