@@ -39,6 +39,7 @@ class RegisterFile:
         self._sums: dict[Reg, Sum] = {}
         self._accumulators = Accumulators()
         self._shares = Shares()
+        self._kept_apart = self._shares.of
         self._postponed = Postponed()
         self._stale = self._postponed.registers, self._accumulators.owner
 
@@ -56,7 +57,7 @@ class RegisterFile:
         waiting, owned = self._stale
         if operand in waiting or operand in owned:
             self._make_current(operand, group)
-        if operand in self._shares:
+        if operand in self._kept_apart:
             share = self._shares.get(operand, group)
             if share is not None:
                 return share
@@ -75,7 +76,7 @@ class RegisterFile:
         if not isinstance(operand, Var):
             return None
         self._make_current(operand, group)
-        if operand in self._shares:
+        if operand in self._kept_apart:
             if self._shares.get(operand, group) is not None:
                 return None
             self._join(operand)
@@ -100,7 +101,7 @@ class RegisterFile:
         if group.full and group.mask is None and where is None:
             self._content[reg] = value
             self._undefined.pop(reg, None)
-            self._shares.take(reg)
+            self._kept_apart.pop(reg, None)
             return
         if known is not None:
             self._content[reg] = known.whole

@@ -13,23 +13,23 @@ from kdsl_core.sim.groups import Group
 
 
 class Shares:
-    """What groups of warps wrote to registers; those of one register have no warp in common."""
+    """What groups of warps wrote to registers; those of one register have no warp in common.
+
+    `of` has the registers with shares, by `Group.key`.
+    """
 
     def __init__(self) -> None:
-        self._of: dict[object, dict[bytes, tuple[Group, Array]]] = {}
+        self.of: dict[object, dict[bytes, tuple[Group, Array]]] = {}
         self._apart: set[tuple[bytes, bytes]] = set()
-
-    def __contains__(self, register: object) -> bool:
-        return register in self._of
 
     def get(self, register: object, group: Group) -> Array | None:
         """What a group of the very same warps wrote; None where that is not all there is."""
-        known = self._of[register].get(group.key)
+        known = self.of[register].get(group.key)
         return None if known is None else known[1]
 
     def put(self, register: object, group: Group, value: Array) -> bool:
         """Keep what a group wrote; False where warps of it have a share together with others."""
-        parts = self._of.setdefault(register, {})
+        parts = self.of.setdefault(register, {})
         if group.key not in parts and any(self._meet(group, other) for other, _ in parts.values()):
             return False
         parts[group.key] = group, value
@@ -37,7 +37,7 @@ class Shares:
 
     def take(self, register: object) -> list[tuple[Group, Array]]:
         """All shares of a register, which are kept no longer."""
-        return list(self._of.pop(register, {}).values())
+        return list(self.of.pop(register, {}).values())
 
     def _meet(self, one: Group, other: Group) -> bool:
         pair = one.key, other.key
