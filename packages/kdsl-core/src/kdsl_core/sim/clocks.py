@@ -40,7 +40,8 @@ class ClockTable:
 
     def lengthen(self, count: int) -> None:
         """Make room for more clocks."""
-        self.rows = np.pad(self.rows, ((0, count - self.rows.shape[0]), (0, 0), (0, 0)))
+        now, *each = self.rows.shape
+        self.rows = np.concatenate([self.rows, np.zeros((count - now, *each), np.int64)])
 
     def add(self, at: Array, clocks: Array) -> None:
         """Join clocks into those at some places, which may repeat."""

@@ -40,27 +40,37 @@ class OrderPart(MachineBase):
         self.lane_sync = LaneSync(self.batch)
         self.cluster_barriers = ClusterBarriers(self.batch)
         self.register_pool = RegisterPool(self.batch, self._kernel.registers_at_entry)
+        self._check_barriers = self.reporter.findings.wants("barrier")
 
     # -- order ------------------------------------------------------------------------------
     def barrier(self, number: Operand, threads: int | None, *, wait: bool = True) -> None:
-        self._check_barrier(threads, wait)
-        numbers = np.broadcast_to(self.read(number), (self.warps, LANES))
-        first = self.active.argmax(axis=1)
-        wanted = numbers[np.arange(self.warps), first].astype(np.int64)
+        if self._check_barriers:
+            self._check_barrier(threads, wait)
         waits = np.zeros(self.warps, bool)
-        for which in np.unique(wanted).tolist():
+        for which, here in self._numbers(number):
             if not 0 <= which < NUMBERS:
                 text = f"uses barrier {which}; a block has barriers 0 to 15"
                 self.hazard("barrier", text, fix=_FIX_NUMBER)
                 continue
-            here = wanted == which
-            index = self.group.index[here]
-            self._check_arrival(index, which, threads)
+            index = self.group.index if here.all() else self.group.index[here]
+            if self._check_barriers:
+                self._check_arrival(index, which, threads)
             freed = self.barriers.arrive(index, which, threads, wait, self.pc)
+            if freed is index:  # all that there are
+                continue
             if wait:
                 waits[here] = ~np.isin(index, freed, assume_unique=True)
             self.free("barrier", freed)
         self.hold("barrier", waits)
+
+    def _numbers(self, number: Operand) -> list[tuple[int, Array]]:
+        """Each barrier that warps of the group name, and which do, bool (W,)."""
+        given = self.read(number)
+        if given.size == 1:
+            return [(int(given.item()), np.ones(self.warps, bool))]
+        numbers = np.broadcast_to(given, (self.warps, LANES))
+        wanted = numbers[np.arange(self.warps), self.active.argmax(axis=1)].astype(np.int64)
+        return [(which, wanted == which) for which in np.unique(wanted).tolist()]
 
     def _check_barrier(self, threads: int | None, wait: bool) -> None:
         batch, group = self.batch, self.group
