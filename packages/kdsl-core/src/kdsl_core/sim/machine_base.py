@@ -128,10 +128,13 @@ class MachineBase:
             self._check_flight(operand, "reads")
 
     def write(self, reg: Reg, value: Array, *, where: Array | None = None) -> None:
-        if self.flights.watched and reg in self.flights.watched:
-            self._check_flight(reg, "writes")
-            self.flights.changed(reg, self.group.index, self.pc)
+        if reg in self.flights.watched:
+            self._check_write(reg)
         self.registers.write(reg, value, self.group, where)
+
+    def _check_write(self, reg: Reg) -> None:
+        self._check_flight(reg, "writes")
+        self.flights.changed(reg, self.group.index, self.pc)
 
     def compute(
         self,
@@ -140,7 +143,12 @@ class MachineBase:
         inputs: Inputs,
         evaluate: Evaluation,
     ) -> None:
-        if self.group.mask is None and not self.batch.clocks.kept:
+        if self.group.mask is None:
+            if self._check_registers or self.flights.any:
+                for operand in old:
+                    self._check_read(operand)
+            for reg in self.flights.watched.intersection(registers):
+                self._check_write(reg)
             self.registers.write_later(registers, old, inputs, evaluate, self.group)
             return
         start = [np.broadcast_to(self.read(x), (self.group.size, LANES)) for x in old]

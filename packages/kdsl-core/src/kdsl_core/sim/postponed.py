@@ -24,6 +24,10 @@ class Postponed:
         self._waiting: dict[tuple[Reg, ...], tuple[Sequence[Array], list[Inputs]]] = {}
         self.registers: set[object] = set()
 
+    def has(self, register: object, group: Group) -> bool:
+        """Whether a register of a group waits."""
+        return register in self.registers and self._group is group
+
     def go_on(
         self,
         registers: tuple[Reg, ...],

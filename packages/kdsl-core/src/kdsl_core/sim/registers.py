@@ -73,7 +73,7 @@ class RegisterFile:
 
     def undefined(self, operand: Operand, group: Group) -> Array | None:
         """Lanes of the group, bool (W, 32), that read a register nobody wrote; None for none."""
-        if not isinstance(operand, Var):
+        if not isinstance(operand, Var) or self._postponed.has(operand, group):
             return None
         self._make_current(operand, group)
         if operand in self._kept_apart:
