@@ -23,10 +23,12 @@ from kdsl_core.sim.entries import (
     SEVERAL,
     Conflict,
     entries,
+    entry_pc,
     first_of,
     unfenced,
     unordered,
 )
+from kdsl_core.sim.loads_under_way import ALL_LANES, ITSELF, NOBODY
 from kdsl_core.sim.unfinished import NO_BARRIER, UnfinishedReads, UnfinishedWrites, Writes
 
 FIRST_GRANULE = 16
@@ -134,6 +136,8 @@ class SharedShadow:
         if atomic:
             found += _never(old)
         found += self._against_reads(access, granules)
+        if not found and flight is not None and flight.barrier is not None:
+            found = self._against_loads(access, granules)
         entry = entries(self._clocks, access)
         if atomic:
             entry |= ATOMIC
@@ -249,6 +253,28 @@ class SharedShadow:
             )
             if which.any()
         ]
+
+    def _against_loads(self, access: Access, granules: Array) -> list[Conflict]:
+        """Loads that ended before a transfer by all clocks, but which an arrival may have passed."""
+        clocks = self._clocks
+        if not clocks.loads.any:
+            return []
+        read = self._read[: clocks.warps, granules]
+        agent, thread, granule = np.nonzero(read)
+        entry, row = read[agent, thread, granule], access.row[thread]
+        other = row // clocks.warps * clocks.warps + agent
+        lanes = np.where(entry & SEVERAL, ALL_LANES, 1 << (entry & 31))
+        by = clocks.loads.passed(
+            row, clocks.known[row, agent], other, entry_pc(entry), entry >> EPOCH_SHIFT, lanes
+        )
+        entry = (entry & ~SEVERAL) | agent << AGENT_SHIFT
+        return [
+            Conflict(
+                "inflight", thread[by == pc], entry[by == pc], "loads", None, granule[by == pc],
+                read.shape[2], None if pc == ITSELF else pc,
+            )
+            for pc in np.unique(by[by != NOBODY]).tolist()
+        ]  # fmt: skip
 
     def _withheld(self, access: Access, read: Array, known: Array) -> Array:
         """Which reads (agents, L, k) are of lanes for which another lane of their warp arrived."""
