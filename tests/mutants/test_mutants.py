@@ -18,7 +18,6 @@ from mutants.clean import clean_run
 from mutants.trial import OPERATORS, bench
 
 SAMPLE = 30
-WITHOUT = {"conv_separable_sm90", "gemm_rows_sm80", "gemm_rows_sm90"}  # not mutated yet
 
 
 def test_no_mutant_is_missed() -> None:
@@ -60,11 +59,11 @@ def test_every_operator_applies_somewhere() -> None:
 
 
 def test_every_kernel_has_a_case() -> None:
-    """Kernels of kdsl-fuse are mutated, but for those named; families count as one."""
+    """Kernels of kdsl-fuse are mutated; families count as one."""
     names = [f"{kernels.__name__}.{module.name}" for module in iter_modules(kernels.__path__)]
     found = [x for name in names for x in vars(import_module(name)).values()]
     there = {_family(x) for x in found if isinstance(x, KernelFunction)}
-    assert there - {_family(launch.kernel) for launch in cases().values()} == WITHOUT
+    assert there <= {_family(launch.kernel) for launch in cases().values()}
 
 
 def _family(kernel: KernelFunction) -> str:
