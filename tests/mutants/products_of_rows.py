@@ -14,7 +14,7 @@ from kdsl_fuse.kernels.gemm_rows_sm80 import access_width, gemm_rows_sm80
 from kdsl_fuse.kernels.gemm_rows_sm90 import gemm_rows_sm90
 from kdsl_fuse.kernels.gemm_sm80 import GemmConfig
 from kdsl_fuse.kernels.gemm_sm90_config import Sm90Config
-from mutants.launch import BF16, F32, Launch, matrix, nothing
+from mutants.launch import BF16, F32, Launch, matrix, nothing, with_infinity
 
 
 def centred(value: Any, extras: Any, stats: Any) -> Any:
@@ -52,8 +52,8 @@ def _operands(
         inputs = [matrix(2 + i, (m, n), F32) for i in range(program.inputs - 1)]
         extras = [np.broadcast_to(matrix(5, (n,), F32), (m, n)) for _ in range(program.extras)]
         labels = [np.arange(m, dtype=np.int32) * 5 % (n + 2) - 1 for _ in range(program.row_inputs)]
-        operands = matrix(0, (m, k), dtype), matrix(1, (n, k), dtype)
-        return *operands, *outputs, *rows, *inputs, *extras, *labels
+        a, b = with_infinity(matrix(0, (m, k), dtype)), matrix(1, (n, k), dtype)
+        return a, b, *outputs, *rows, *inputs, *extras, *labels
 
     return args
 
@@ -65,7 +65,7 @@ def rows80(
     sizes: tuple[int, int, int],
     program: programs.RowProgram = SOFTMAX,
     *,
-    stages: int = 2,
+    stages: int = 3,
     dtype: Any = BF16,
     result: Any = BF16,
 ) -> Launch:
@@ -101,14 +101,14 @@ def products_of_rows() -> dict[str, Launch]:
     return {
         "sm80/rows": rows80(atom, (32, 32, 32), (2, 2), (40, 24, 136)),
         "sm80/rows, all parts": rows80(
-            atom, (32, 64, 32), (1, 2), (38, 39, 77), EVERYTHING, result=F32
+            atom, (32, 64, 32), (2, 2), (38, 39, 72), EVERYTHING, result=F32
         ),
         "sm80/rows, f32": rows80(
             "UNIVERSAL_FMA_F32", (16, 32, 16), (8, 8), (20, 32, 72), dtype=F32, result=F32
         ),
         "sm90/one group, rows": rows90(one, (136, 24, 72)),
         "sm90/one group, all parts of rows": rows90(one, (72, 28, 72), EVERYTHING, result=F32),
-        "sm90/two blocks of rows, reduced": rows90(Sm90Config((256, 16, 32), 2), (200, 16, 136)),
+        "sm90/two blocks of rows, reduced": rows90(Sm90Config((256, 16, 32), 2), (300, 16, 136)),
         "sm90/pingpong, rows": rows90(
             Sm90Config((64, 16, 32), 2, "pingpong"), (200, 16, 136), EVERYTHING
         ),

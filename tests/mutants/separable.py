@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -76,7 +77,16 @@ def separables() -> dict[str, Launch]:
             window(2, stride=(2, 1), rows=2, channels=32, tile=(1, 2, 1)), (2, 6, 9, 40), 48,
             of_a_tile=32,
         ),
-        "separable/two groups": separable(window(3, tile=(1, 4, 3)), (1, 5, 22, 24), 16, groups=2),
+        "separable/two groups": separable(
+            window(3, rows=2, tile=(1, 4, 3)), (1, 9, 22, 40), 16, groups=2
+        ),
         "separable/parts": separable(window(3, stages=4), (1, 3, 18, 72), 32, parts=2, tail=True),
         "separable/peers": separable(window(3), (1, 3, 18, 104), 32, peers=2),
+        "separable/parts of two groups": replace(
+            separable(window(3, tile=(1, 3, 3), stages=4), (1, 3, 18, 40), 16, groups=2, parts=2),
+            operators=("barrier_id",),
+        ),
+        "separable/a stage too many": replace(
+            separable(window(3), (1, 2, 16, 16), 16), operators=("predicate",)
+        ),
     }  # fmt: skip
