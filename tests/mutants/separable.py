@@ -78,7 +78,7 @@ def separables() -> dict[str, Launch]:
             of_a_tile=32,
         ),
         "separable/two groups": separable(
-            window(3, rows=2, tile=(1, 4, 3)), (1, 9, 22, 40), 16, groups=2
+            window(3, rows=2, channels=32, tile=(1, 4, 3)), (1, 9, 22, 40), 16, groups=2
         ),
         "separable/parts": separable(window(3, stages=4), (1, 3, 18, 72), 32, parts=2, tail=True),
         "separable/peers": separable(window(3), (1, 3, 18, 104), 32, peers=2),

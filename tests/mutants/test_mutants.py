@@ -43,6 +43,15 @@ def test_results_without_checks(name: str) -> None:
     assert place.run(place.traced, checks=()) == place.right
 
 
+@pytest.mark.parametrize("name", ["stem/three channels", "stem/two blocks of pixels"])
+def test_a_release_that_passes_loads_is_caught(name: str) -> None:
+    """The fence between loads of a stage and its release is missed, and that of another space."""
+    mutants = enumerate(bench(name).mutants())
+    site = "stem_sm90.py:consume<stem_sm90 barrier.fence_proxy: "
+    numbers = [n for n, m in mutants if m.site in (site + "left out", site + "space global")]
+    assert [(o.result, o.code) for o in judged(name, numbers)] == [("caught", "K502")] * 2
+
+
 def test_every_operator_applies_somewhere() -> None:
     """No operator is dead, and each mutant differs from its kernel, which stays as it was."""
     names = ("sm90/cluster of rows", "sm90/setmaxnreg", "sm80/whole tiles", "rows/staged")

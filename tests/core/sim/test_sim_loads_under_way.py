@@ -101,8 +101,8 @@ def test_what_is_said() -> None:
     assert hazard.count == 32 and hazard.place is not None and hazard.place.tensor == "stage"
     assert hazard.who is not None and hazard.who.warp == 1
     assert hazard.other is not None and hazard.other.warp == 0
-    assert "kd.bulk_load(" in hazard.loc.excerpt()  # type: ignore[union-attr]
-    assert "stage.load_vector(" in hazard.other_loc.excerpt()  # type: ignore[union-attr]
+    assert hazard.loc is not None and "kd.bulk_load(" in hazard.loc.excerpt()
+    assert hazard.other_loc is not None and "stage.load_vector(" in hazard.other_loc.excerpt()
     (note,) = hazard.notes
     assert "the arrival" in note and "empty.arrive()" in note
     assert hazard.fix is not None and "kd.fence_proxy_async()" in hazard.fix
@@ -198,9 +198,7 @@ def test_loads_of_another_stage_may_be_under_way() -> None:
 
 
 @kd.kernel
-def multiplies(
-    a: kd.Tensor["bf16", "n"], y: kd.Tensor["f32", "m"], how: kd.Static
-):
+def multiplies(a: kd.Tensor["bf16", "n"], y: kd.Tensor["f32", "m"], how: kd.Static):
     """y = A · Aᵀ for two tiles A of 16×8 one after the other in one stage."""
     stage = kd.smem(kd.bf16, kd.Layout((16, 16), (16, 1)), align=128, name="stage")
     full, empty = kd.mbarrier(name="full"), kd.mbarrier(name="empty")
@@ -237,9 +235,6 @@ def multiplies(
 def test_matrices_for_mma(how: str) -> None:
     """`ldmatrix` loads, and the product is no wait: its instruction comes behind the arrival."""
     a, y = np.ones(512, ml_dtypes.bfloat16), np.zeros(128, np.float32)
-    result = kd.simulate(
-        multiplies, grid=1, block=64, args=(a, y, how), on_hazard="collect"
-    )
+    result = kd.simulate(multiplies, grid=1, block=64, args=(a, y, how), on_hazard="collect")
     assert [h.code for h in result.hazards] == ([] if how == "fence" else ["inflight"])
     assert (y == 32).all()
-

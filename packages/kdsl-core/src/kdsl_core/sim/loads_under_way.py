@@ -101,7 +101,7 @@ class LoadsUnderWay:
             loads = self._now(warp, ITSELF) if ended == ITSELF else self._passed.get((warp, ended))
             if loads is None or number is None or loads.started[number] != started:
                 continue
-            same = (cases.T == case).all(axis=1)
+            same = np.equal(cases.T, case).all(axis=1)
             found[same & (lanes & int(loads.lanes[number]) != 0)] = loads.by
         return found
 

@@ -255,7 +255,7 @@ class SharedShadow:
         ]
 
     def _against_loads(self, access: Access, granules: Array) -> list[Conflict]:
-        """Loads that ended before a transfer by all clocks, but which an arrival may have passed."""
+        """Loads in front of a transfer by all clocks, but which an arrival may have passed."""
         clocks = self._clocks
         if not clocks.loads.any:
             return []
