@@ -6,7 +6,7 @@ whose data nobody has needed yet, and TMA then writes over what they read (docs/
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from kdsl_core.sim.groups import Group
 from kdsl_core.sim.lane_releases import as_words
 from kdsl_core.sim.load_uses import LoadStep
 
-NOBODY, ITSELF = -2, -1  # in place of the instruction that passed a load
+ITSELF = -1  # in place of the instruction that passed loads
 ALL_LANES = 0xFFFFFFFF
 
 
@@ -24,13 +24,24 @@ ALL_LANES = 0xFFFFFFFF
 class Passed:
     """The loads that one warp had under way when the instruction `by` passed them.
 
-    Shapes: of each load that is followed, the epoch in which it was started and a mask of the lanes
-    that had it under way (loads,).
+    `loads` has of each its instruction, the epoch in which it was started and a mask of the lanes
+    that had it under way.
     """
 
-    started: Array
-    lanes: Array
     by: int
+    loads: tuple[tuple[int, int, int], ...]
+
+    @property
+    def since(self) -> int:
+        """The first epoch in which one of them was started."""
+        return min(started for _, started, _ in self.loads)
+
+    def among(self, load: Array, epoch: Array, lanes: Array) -> Array:
+        """Which reads of the warp are of these loads, bool, of the shape of all three."""
+        found = np.zeros(load.shape, bool)
+        for pc, started, under_way in self.loads:
+            found |= (load == pc) & (epoch == started) & (lanes & under_way != 0)
+        return found
 
 
 class LoadsUnderWay:
@@ -38,14 +49,21 @@ class LoadsUnderWay:
 
     def __init__(self, epoch: Array) -> None:
         self._epoch = epoch
+        self._loads = np.zeros(0, np.int64)
         self._number: dict[int, int] = {}
         self._started = self._lanes = np.zeros((0, epoch.size), np.int64)
         self._passed: dict[tuple[int, int], Passed] = {}  # by the row and the epoch that ended
 
     def follow(self, loads: Sequence[int]) -> None:
         """Follow some loads, which are named by their instructions."""
+        self._loads = np.array(loads, np.int64)
         self._number = {pc: number for number, pc in enumerate(loads)}
         self._started, self._lanes = np.zeros((2, len(loads), self._epoch.size), np.int64)
+
+    @property
+    def followed(self) -> bool:
+        """Whether there are loads to follow at all."""
+        return bool(self._number)
 
     # -- what happens to them ------------------------------------------------------------------
     def step(self, pc: int, step: LoadStep, group: Group) -> None:
@@ -75,35 +93,23 @@ class LoadsUnderWay:
             self._passed[row, int(self._epoch[row])] = self._now(row, pc)
 
     def _now(self, row: int, by: int) -> Passed:
-        return Passed(self._started[:, row].copy(), self._lanes[:, row].copy(), by)
+        which = np.nonzero(self._lanes[:, row])[0]
+        columns = self._loads[which], self._started[which, row], self._lanes[which, row]
+        return Passed(by, tuple(zip(*(column.tolist() for column in columns), strict=True)))
 
     # -- checks --------------------------------------------------------------------------------
-    @property
-    def any(self) -> bool:
-        """Whether some load is under way, or was passed."""
-        return bool(self._passed) or bool(self._lanes.any())
+    def passed(self, row: int, first: int, known: Array) -> Iterator[tuple[int, Passed]]:
+        """What a warp may overwrite although its clock is behind it, by the warp that loads.
 
-    def passed(
-        self, row: Array, known: Array, other: Array, load: Array, epoch: Array, lanes: Array
-    ) -> Array:
-        """What passed reads that warps `row` overwrite: instructions, ITSELF or NOBODY.
-
-        Warps `other` read in their `epoch` by the instruction `load`, in `lanes` (a mask). The
-        epochs `known` of theirs ended with what orders their reads before the writes.
-        Shapes: all (n,).
+        The warps of its cluster are those from `first` on, and it knows them up to the epochs
+        `known`, which ended with what orders their loads before its writes.
         """
-        found = np.full(row.size, NOBODY)
-        until = np.where(row == other, ITSELF, known)
-        cases = np.stack([other, until, load, epoch])
-        for case in np.unique(cases, axis=1).T.tolist():
-            warp, ended, pc, started = case
-            number = self._number.get(pc)
-            loads = self._now(warp, ITSELF) if ended == ITSELF else self._passed.get((warp, ended))
-            if loads is None or number is None or loads.started[number] != started:
-                continue
-            same = np.equal(cases.T, case).all(axis=1)
-            found[same & (lanes & int(loads.lanes[number]) != 0)] = loads.by
-        return found
+        for agent, epoch in enumerate(known.tolist()):
+            found = self._passed.get((first + agent, epoch))
+            if first + agent == row:
+                found = self._now(row, ITSELF) if self._lanes[:, row].any() else None
+            if found is not None:
+                yield agent, found
 
 
 def _words(group: Group) -> Array:

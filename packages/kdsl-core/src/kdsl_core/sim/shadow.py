@@ -6,6 +6,8 @@ moves 16 bytes at a time pays a sixteenth of what single bytes would cost.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from kdsl_core.ir.protocols import Array
@@ -28,7 +30,7 @@ from kdsl_core.sim.entries import (
     unfenced,
     unordered,
 )
-from kdsl_core.sim.loads_under_way import ALL_LANES, ITSELF, NOBODY
+from kdsl_core.sim.loads_under_way import ALL_LANES, ITSELF
 from kdsl_core.sim.unfinished import NO_BARRIER, UnfinishedReads, UnfinishedWrites, Writes
 
 FIRST_GRANULE = 16
@@ -256,25 +258,22 @@ class SharedShadow:
 
     def _against_loads(self, access: Access, granules: Array) -> list[Conflict]:
         """Loads in front of a transfer by all clocks, but which an arrival may have passed."""
-        clocks = self._clocks
-        if not clocks.loads.any:
-            return []
-        read = self._read[: clocks.warps, granules]
-        agent, thread, granule = np.nonzero(read)
-        entry, row = read[agent, thread, granule], access.row[thread]
-        other = row // clocks.warps * clocks.warps + agent
-        lanes = np.where(entry & SEVERAL, ALL_LANES, 1 << (entry & 31))
-        by = clocks.loads.passed(
-            row, clocks.known[row, agent], other, entry_pc(entry), entry >> EPOCH_SHIFT, lanes
-        )
-        entry = (entry & ~SEVERAL) | agent << AGENT_SHIFT
-        return [
-            Conflict(
-                "inflight", thread[by == pc], entry[by == pc], "loads", None, granule[by == pc],
-                read.shape[2], None if pc == ITSELF else pc,
-            )
-            for pc in np.unique(by[by != NOBODY]).tolist()
-        ]  # fmt: skip
+        clocks, found = self._clocks, []
+        for row in np.unique(access.row).tolist() if clocks.loads.followed else ():
+            known = clocks.known[row, : clocks.warps]
+            first = row // clocks.warps * clocks.warps
+            for agent, passed in clocks.loads.passed(row, first, known):
+                read = self._read[agent, granules]
+                if int(read.max()) >> EPOCH_SHIFT < passed.since:
+                    continue
+                lanes = np.where(read & SEVERAL, ALL_LANES, 1 << (read & 31))
+                late = passed.among(entry_pc(read), read >> EPOCH_SHIFT, lanes)
+                late &= access.row[:, None] == row
+                by = None if passed.by == ITSELF else passed.by
+                entry = (read & ~SEVERAL) | agent << AGENT_SHIFT
+                for conflict in first_of("inflight", late, entry, "loads"):
+                    found.append(replace(conflict, passed_by=by))
+        return found
 
     def _withheld(self, access: Access, read: Array, known: Array) -> Array:
         """Which reads (agents, L, k) are of lanes for which another lane of their warp arrived."""
