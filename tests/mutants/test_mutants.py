@@ -17,7 +17,7 @@ from mutants.cases import cases
 from mutants.clean import clean_run
 from mutants.trial import OPERATORS, bench
 
-SAMPLE = 30
+SAMPLE = 20
 
 
 def test_no_mutant_is_missed() -> None:
