@@ -46,6 +46,7 @@ class OrderPart(MachineBase):
     def barrier(self, number: Operand, threads: int | None, *, wait: bool = True) -> None:
         if self._check_barriers:
             self._check_barrier(threads, wait)
+        self.batch.clocks.loads.end(self.group)
         waits = np.zeros(self.warps, bool)
         for which, here in self._numbers(number):
             if not 0 <= which < NUMBERS:
@@ -170,6 +171,7 @@ class OrderPart(MachineBase):
     def fence(self, scope: str) -> None:
         index = self.group.index
         self.batch.clocks.fence(index)
+        self.batch.clocks.loads.end(self.group)
         if scope != "cta":
             clocks = self.batch.clocks
             self._global.releases.fence(self.batch.first_block[index], clocks.known[index])
@@ -179,6 +181,7 @@ class OrderPart(MachineBase):
         self.batch.clocks.fence_proxy(index, space)
         if space != "global":
             self.mbarriers.fence(index)
+            self.batch.clocks.loads.end(self.group)
 
     # -- the launch ----------------------------------------------------------------------------
     def set_max_registers(self, count: int, *, increase: bool) -> None:
@@ -208,6 +211,8 @@ class OrderPart(MachineBase):
         if twice.any():
             text = "arrives at the cluster's barrier again before it has waited for it"
             self.hazard("barrier", text, where=twice[:, None], fix=_FIX_CLUSTER)
+        if release:
+            self.batch.clocks.loads.end(self.group)
         self.free("cluster", self.cluster_barriers.arrive(index, release))
 
     def cluster_wait(self, *, acquire: bool) -> None:
