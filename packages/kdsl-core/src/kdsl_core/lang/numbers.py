@@ -12,6 +12,7 @@ from kdsl_core.isa import arith, compare, functions
 from kdsl_core.isa import math as isa_math
 from kdsl_core.lang.scalar import Scalar, as_scalar, unify
 from kdsl_core.lang.tracer import builder
+from kdsl_core.layout import int_tuple
 
 
 def _function(name: str, x: Any, approx: bool, python: Callable[[float], float]) -> Any:
@@ -154,5 +155,10 @@ def where(condition: Any, x: Any, y: Any) -> Any:
 
 
 def ceil_div(x: Any, y: Any) -> Any:
-    """x / y rounded up, for integers ≥ 0."""
+    """x / y rounded up, for integers ≥ 0; of a tuple as `kd.layout.ceil_div` has it, by modes.
+
+    Raises: LayoutError K104 where y has more modes than x.
+    """
+    if isinstance(x, tuple):
+        return int_tuple.ceil_div(x, y)
     return (x + y - 1) // y

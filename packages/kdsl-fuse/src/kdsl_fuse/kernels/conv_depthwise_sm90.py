@@ -81,11 +81,7 @@ class Block:
         self.weighed = kd.mbarrier(name="weighed")
         self.channel = kd.block_idx()[0] * config.tile_channels
         self.first, self.step = kd.block_idx()[1], kd.grid_dim()[1]
-        self.counts = [
-            kd.ceil_div(size, extent)
-            for size, extent in zip(Y.shape[:3], config.output_tile[:3], strict=True)
-        ]
-
+        self.counts = kd.ceil_div(Y.shape[:3], config.output_tile[:3])
         self.tiles = self.counts[0] * self.counts[1] * self.counts[2]
 
     def origin(self, turn: Any) -> tuple[Any, Any, Any]:
