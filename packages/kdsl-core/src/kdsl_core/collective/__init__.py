@@ -6,7 +6,8 @@ from kdsl_core.collective.choice import OutputChoice, TmaChoice
 from kdsl_core.collective.epilogue import EpilogueStage
 from kdsl_core.collective.fragment_epilogue import FragmentEpilogue, WarpGroup, results_of
 from kdsl_core.collective.fragments import FragmentLoader
-from kdsl_core.collective.operands import TmaOperand, TmaPair, shared_pair, tma_can_address
+from kdsl_core.collective.operand_ring import OperandRing
+from kdsl_core.collective.operands import TmaOperand, TmaPair, tma_can_address
 from kdsl_core.collective.outputs import TileOutput
 from kdsl_core.collective.paired_output import PairedOutput
 from kdsl_core.collective.pipeline import TmaPipeline
@@ -27,6 +28,7 @@ __all__ = [
     "EpilogueStage",
     "FragmentEpilogue",
     "FragmentLoader",
+    "OperandRing",
     "OutputChoice",
     "PairLoader",
     "PairedOutput",
@@ -45,7 +47,6 @@ __all__ = [
     "line_copy",
     "mma_tile",
     "results_of",
-    "shared_pair",
     "shared_tile",
     "store_tile",
     "tma_can_address",

@@ -140,10 +140,9 @@ class _Operand:
 
 
 class ImageOperand(_Operand):
-    """Rows are pixels of the result, in the order of images, rows and columns."""
+    """Images (n, h, w, c): rows are pixels of the result, by images, their rows and columns."""
 
-    def __init__(self, images: Images, *args: Any, **options: Any) -> None:
-        x, window = images.tensor, images.window
+    def __init__(self, x: kd.Tensor, window: Window, *args: Any, **options: Any) -> None:
         super().__init__(x, window, *args, **options)
         self.output = window.output((x.shape[1], x.shape[2]))
         self.box = kd.tma_im2col(
@@ -166,12 +165,12 @@ class ImageOperand(_Operand):
 
 
 class FilterOperand(_Operand):
-    """Rows are filters."""
+    """Filters (k, c, taps): rows are filters."""
 
-    def __init__(self, filters: Filters, *args: Any, **options: Any) -> None:
-        super().__init__(filters.tensor, filters.window, *args, **options)
+    def __init__(self, w: kd.Tensor, window: Window, *args: Any, **options: Any) -> None:
+        super().__init__(w, window, *args, **options)
         box = self.part, self.window.panel, 1
-        self.box = kd.tma_load(filters.tensor, self.targets[0][..., 0], box, promotion=self.fetch)
+        self.box = kd.tma_load(w, self.targets[0][..., 0], box, promotion=self.fetch)
 
     def first(self, tile: Any) -> Any:
         """The first filter of a tile."""
@@ -181,27 +180,3 @@ class FilterOperand(_Operand):
         """Start copying one element of the filters, a panel of channels."""
         target = self.targets[panel][..., stage]
         self.box(target, (first, at.channel, at.tap), full, **self.options)
-
-
-@dataclass(frozen=True, eq=False)
-class Images:
-    """Images (n, h, w, c) as an operand."""
-
-    tensor: kd.Tensor
-    window: Window
-
-    def operand(self, *args: Any, **options: Any) -> ImageOperand:
-        """What loads tiles of windows."""
-        return ImageOperand(self, *args, **options)
-
-
-@dataclass(frozen=True, eq=False)
-class Filters:
-    """Filters (k, c, taps) as an operand."""
-
-    tensor: kd.Tensor
-    window: Window
-
-    def operand(self, *args: Any, **options: Any) -> FilterOperand:
-        """What loads tiles of filters."""
-        return FilterOperand(self, *args, **options)
