@@ -14,6 +14,7 @@ from kdsl_core.collective.pipeline import TmaPipeline
 from kdsl_core.collective.raster import grouped_raster
 from kdsl_core.collective.scheduler import TileScheduler
 from kdsl_core.collective.simple import mma_tile, store_tile
+from kdsl_core.collective.start import init_together
 from kdsl_core.collective.tiles import (
     PairLoader,
     TileLoader,
@@ -44,6 +45,7 @@ __all__ = [
     "access_elements",
     "contiguous_mode",
     "grouped_raster",
+    "init_together",
     "line_copy",
     "mma_tile",
     "results_of",

@@ -62,11 +62,7 @@ def compute_tiles(config, mma, ring, work, group, out, copy=copy_tile):
 
     `copy` copies the operands of one tile to the ring.
     """
-    if kd.thread_rank() == 0:
-        ring.init()
-        out.init()
-        kd.fence_mbarrier_init()
-    sync_blocks(config)
+    kd.collective.init_together(ring, out)
     if group.number == config.consumers:
         produce(config, ring, work, copy)
     else:
@@ -75,14 +71,6 @@ def compute_tiles(config, mma, ring, work, group, out, copy=copy_tile):
         consume(config, mma, ring, work, group, out)
     if config.blocks_together > 1:  # nobody may still write to a block that has ended
         kd.cluster_sync()
-
-
-def sync_blocks(config):
-    """Wait for the block, or for the cluster."""
-    if config.blocks_together > 1:
-        kd.cluster_sync()
-    else:
-        kd.sync_threads()
 
 
 @kd.func
