@@ -7,7 +7,7 @@ from kdsl_core.collective.epilogue import EpilogueStage
 from kdsl_core.collective.fragment_epilogue import FragmentEpilogue, WarpGroup, results_of
 from kdsl_core.collective.fragments import FragmentLoader
 from kdsl_core.collective.operand_ring import OperandRing
-from kdsl_core.collective.operands import TmaOperand, TmaPair, tma_can_address
+from kdsl_core.collective.operands import TileShare, TmaOperand, TmaPair, tma_can_address
 from kdsl_core.collective.outputs import TileOutput
 from kdsl_core.collective.paired_output import PairedOutput
 from kdsl_core.collective.pipeline import TmaPipeline
@@ -36,6 +36,7 @@ __all__ = [
     "TileLoader",
     "TileOutput",
     "TileScheduler",
+    "TileShare",
     "TmaChoice",
     "TmaOperand",
     "TmaPair",

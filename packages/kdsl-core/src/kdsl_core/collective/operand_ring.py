@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kdsl_core.collective.operands import TmaOperand, TmaPair
+from kdsl_core.collective.operands import ALONE, TileShare, TmaOperand, TmaPair
 from kdsl_core.collective.pipeline import PipelineReader, PipelineWriter, TmaPipeline
 from kdsl_core.lang.clusters import cluster_rank
 from kdsl_core.lang.scalar import as_scalar
@@ -42,11 +42,11 @@ class OperandRing:
         (tile_m, tile_n, tile_k), place = tile, _Place(cluster)
         self.a = _loads(
             a, (tile_m, tile_k), stages,
-            name="a_stages", cache=caches[0], fetch=fetch, **place.in_row(),
+            name="a_stages", cache=caches[0], fetch=fetch, share=place.in_row(),
         )  # fmt: skip
         self.b = _loads(
             b, (tile_n, tile_k), stages,
-            name="b_stages", cache=caches[1], fetch=fetch, **place.in_column(),
+            name="b_stages", cache=caches[1], fetch=fetch, share=place.in_column(),
         )  # fmt: skip
         bytes = self.a.bytes + self.b.bytes
         self.pipeline = TmaPipeline(stages, bytes, readers, place.sharers())
@@ -75,19 +75,19 @@ class _Place:
         if not self.alone:
             self.i, self.j = cluster_rank() % self.cm, cluster_rank() // self.cm
 
-    def in_row(self) -> dict[str, Any]:
-        """The options of an operand whose tiles the blocks (i, 0), (i, 1) … share."""
+    def in_row(self) -> TileShare:
+        """Its share of tiles that the blocks (i, 0), (i, 1) … need."""
         if self.cn == 1:
-            return {}
+            return ALONE
         blocks = sum(1 << self.cm * other for other in range(self.cn))
-        return {"sharers": self.cn, "share": self.j, "mask": as_scalar(blocks) << self.i}
+        return TileShare(self.cn, self.j, as_scalar(blocks) << self.i)
 
-    def in_column(self) -> dict[str, Any]:
-        """The options of an operand whose tiles the blocks (0, j), (1, j) … share."""
+    def in_column(self) -> TileShare:
+        """Its share of tiles that the blocks (0, j), (1, j) … need."""
         if self.cm == 1:
-            return {}
+            return ALONE
         blocks = (1 << self.cm) - 1
-        return {"sharers": self.cm, "share": self.i, "mask": as_scalar(blocks) << self.cm * self.j}
+        return TileShare(self.cm, self.i, as_scalar(blocks) << self.cm * self.j)
 
     def sharers(self) -> tuple[Any, ...]:
         """The ranks of all of them, this block's first; None for a block without a cluster."""

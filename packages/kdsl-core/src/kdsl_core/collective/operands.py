@@ -11,6 +11,7 @@ from kdsl_core.lang.mbarriers import Mbarrier
 from kdsl_core.lang.memory import smem
 from kdsl_core.lang.tensor import Tensor
 from kdsl_core.lang.tma import tma_load
+from kdsl_core.records import dataclass
 
 _TMA_PITCH = 16  # bytes that the TMA unit wants strides to be multiples of
 _WIDEST_SPAN = 128  # bytes of a swizzle
@@ -24,11 +25,26 @@ def tma_can_address(x: Tensor) -> bool:
     return all(n % _TMA_PITCH == 0 for n in (x.place((0,) * len(x.shape)).align, *bytes_))
 
 
+@dataclass(frozen=True)
+class TileShare:
+    """A block's share of tiles that `count` blocks of its cluster need.
+
+    Block `number` of them loads that part of the rows and multicasts it to all, the blocks in
+    `mask`; None where a block is alone.
+    """
+
+    count: int = 1
+    number: Any = 0
+    mask: Any = None
+
+
+ALONE = TileShare()
+
+
 class TmaOperand:
     """One operand's tiles (rows × depth), loaded by TMA into a ring of shared-memory stages.
 
-    With `sharers` blocks of the cluster that need the same tiles, block number `share` of them
-    loads its part of the rows and multicasts it to all, the blocks in `mask`.
+    Of tiles that blocks of the cluster have in common each loads its `share`.
 
     Memory: swizzled as `wgmma` reads it, in stages of its own or in the tiles `into`. What hangs
     over the edge of the matrix is zero. `cache` is advice for L2 (`kd.tma_load`).
@@ -43,21 +59,19 @@ class TmaOperand:
         stages: int,
         *,
         name: str,
-        sharers: int = 1,
-        share: Any = 0,
-        mask: Any = None,
+        share: TileShare = ALONE,
         cache: str | None = None,
         fetch: int = 256,
         into: Tensor | None = None,
     ) -> None:
         rows, self.depth = tile
         self.rows = rows
-        self.part = rows // sharers
+        self.part = rows // share.count
         self.shared = _stages(tensor, tile, stages, name) if into is None else into
         self.bytes = rows * self.depth * tensor.dtype.bytes
         self.rest = len(tensor.layout) - 2
-        self.share, self.mask, self.cache = share, mask, cache
-        self.target = self.shared.tile((self.part, self.depth), (share, 0))
+        self.share, self.cache = share, cache
+        self.target = self.shared.tile((self.part, self.depth), (share.number, 0))
         box = (self.part, self.depth, *(1,) * self.rest)
         self.box = tma_load(tensor, self.target[..., 0], box, promotion=fetch)
 
@@ -70,10 +84,11 @@ class TmaOperand:
 
         `batch` is the coordinate in mode 2, or a tuple of those behind the matrix's two.
         """
-        row = row_tile * self.rows + self.share * self.part
+        row = row_tile * self.rows + self.share.number * self.part
         behind = batch if isinstance(batch, tuple) else (batch,)
         coord = (row, k_tile * self.depth, *behind[: self.rest])
-        self.box(self.target[..., stage], coord, barrier, multicast=self.mask, cache=self.cache)
+        target, mask = self.target[..., stage], self.share.mask
+        self.box(target, coord, barrier, multicast=mask, cache=self.cache)
 
 
 class TmaPair:
