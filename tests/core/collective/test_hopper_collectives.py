@@ -210,10 +210,7 @@ def pairs(
     ring = kd.collective.OperandRing(a, source, (ROWS, COLUMNS, DEPTH), STAGES, 1, cluster=cluster)
     group = kd.collective.WarpGroup.of_thread(1)
     block, steps = kd.block_idx()[0], kd.ceil_div(a.shape[1], DEPTH)
-    if kd.thread_rank() == 0:
-        ring.init()
-        kd.fence_mbarrier_init()
-    kd.cluster_sync()
+    kd.collective.init_together(ring)
     if group.number == 0:
         note(ring, seen, steps)
     else:
@@ -242,6 +239,24 @@ def test_operands_reach_every_block(cluster: tuple[int, int], alone: bool, seed:
         i, j = block % cm, block // cm
         np.testing.assert_array_equal(found[:ROWS], a[i * ROWS : (i + 1) * ROWS])
         np.testing.assert_array_equal(found[ROWS:], b[j * COLUMNS : (j + 1) * COLUMNS])
+
+
+@kd.kernel
+def mixes(a: kd.Tensor["f16", "m k"], b: kd.Tensor["f16", "n k"]):
+    """Two operands that lie otherwise share B's stages."""
+    kd.collective.OperandRing(a, (b, a), (ROWS, COLUMNS, DEPTH), STAGES, 1)
+
+
+@pytest.mark.parametrize(
+    ("strides", "code"), [((1, 64), "K476"), ((65, 1), "K454")], ids=["order", "pitch"]
+)
+def test_operands_are_refused_where_the_ring_is_made(strides: tuple[int, int], code: str) -> None:
+    """The author's line is that of the ring, whatever it is made of."""
+    a, b = kd.spec("f16", (64, 64)), kd.spec("f16", (64, 64), strides=strides)
+    with pytest.raises(kd.KdslError, match=code) as caught:
+        mixes.ptx(a, b, target="sm_90a", block=160)
+    assert str(caught.value).startswith("test_hopper_collectives.py:")
+    assert "kd.collective.OperandRing(a, (b, a)" in str(caught.value)
 
 
 # -- the scheduler ---------------------------------------------------------------------------------
