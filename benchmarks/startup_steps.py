@@ -1,25 +1,37 @@
 """One life of a process that launches a Hopper GEMM, step by step; prints seconds as JSON.
 
-    KDSL_CACHE_DIR=DIR python3 benchmarks/startup_steps.py SPAWNED [--gpu [--open]] [--ptxas]
+    python3 benchmarks/startup_steps.py SPAWNED [--gpu [--open]] [--ptxas] [--cpu]
 
-SPAWNED is `time.time()` before the process was started. Without `--gpu` it ends when the machine
+The cache is the one that $KDSL_CACHE_DIR names. SPAWNED is `time.time()` before the process was
+started. Without `--gpu` it ends when the machine
 code is there. With `--open` the first thing is `kr.open_device()`, so that the driver starts while
-the rest goes on; `--ptxas` calls it once more on the same PTX. It imports as little as it can
-itself.
+the rest goes on; `--ptxas` calls it once more on the same PTX. With `--cpu` seconds are those of
+processors, in this process and in those that it started. It imports as little as it can itself.
 """
 
+import resource
 import sys
 import time
 
 STEPS: dict[str, float] = {}
-_start = time.perf_counter()
+
+
+def now() -> float:
+    """Seconds since some moment, of the clock or of processors."""
+    if "--cpu" not in sys.argv:
+        return time.perf_counter()
+    used = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+_start = now()
 
 
 def done(step: str) -> None:
     """The step that ends here."""
     global _start
-    STEPS[step] = time.perf_counter() - _start
-    _start = time.perf_counter()
+    STEPS[step] = now() - _start
+    _start = now()
 
 
 def main(options: list[str]) -> None:

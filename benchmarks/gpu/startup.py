@@ -8,7 +8,8 @@ Python, NumPy, the driver's bindings, its context and what it does to load a mod
 the sum of all; "all" that of runs that begin with `kr.open_device()`, where the driver starts while
 the others go on; the two kinds of run take turns. "cold" runs have an empty cache each: what counts
 there is PTX and machine code; beside them stands ptxas, called on the same PTX once more.
-`$OUT/startup.json` gets all. `--no-gpu` measures what needs none.
+`$OUT/startup.json` gets all. `--no-gpu` measures what needs none; `--cpu` counts the seconds of
+processors, in the process and those it starts, which other work on the machine changes less.
 """
 
 from __future__ import annotations
@@ -53,8 +54,10 @@ def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=15)
     parser.add_argument("--no-gpu", action="store_true")
+    parser.add_argument("--cpu", action="store_true")
     options = parser.parse_args(words)
-    gpu = [] if options.no_gpu else ["--gpu"]
+    clock = ["--cpu"] if options.cpu else []
+    gpu = [*clock, *([] if options.no_gpu else ["--gpu"])]
     alone, opened, cold = [], [], []
     with tempfile.TemporaryDirectory() as warm:
         life(warm, *gpu)
@@ -63,7 +66,7 @@ def main(words: list[str]) -> int:
             opened.append(life(warm, *gpu, "--open"))
     for _ in range(max(3, options.runs // 3)):
         with tempfile.TemporaryDirectory() as empty:
-            cold.append(life(empty, "--ptxas"))
+            cold.append(life(empty, "--ptxas", *clock))
     cached, hidden, built = medians(alone), medians(opened), medians(cold)
     sums = {
         "one by one": sum(seconds for step, seconds in cached.items() if step != "run"),

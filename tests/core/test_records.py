@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 import pickle
 from dataclasses import field
 from functools import cached_property
@@ -70,9 +71,20 @@ class Own:
 
 @dataclass
 class Free:
-    """Not frozen: Python's own."""
+    """Not frozen."""
 
     x: int = 1
+    made: list[int] = field(default_factory=list, kw_only=True)
+
+    def __post_init__(self) -> None:
+        self.x += 1
+
+
+@dataclass(slots=True)
+class Slotted:
+    """Python's own."""
+
+    x: int
 
 
 def test_values_and_defaults():
@@ -138,16 +150,42 @@ def test_copies():
         assert other == point and other is not point
 
 
-def test_what_is_not_frozen_is_pythons():
-    """It can be set, and is compared as ever."""
-    free = Free()
-    free.x = 2
-    assert free == Free(2) and repr(free) == "Free(x=2)"
+def test_what_is_not_frozen():
+    """It can be set, is compared as ever, and has no hash."""
+    free = Free(made=[3])
+    assert (free.x, free.made, Free().made) == (2, [3], []) and Free().made is not Free().made
+    free.x, free.other = 3, 4  # type: ignore[attr-defined] # what is tested
+    del free.other  # type: ignore[attr-defined] # the same
+    assert free == Free(2, made=[3]) != Free() and repr(free) == "Free(x=3, made=[3])"
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(free)
+    with pytest.raises(TypeError, match="positional"):
+        Free(1, [])  # type: ignore[misc] # what is tested
+    assert Slotted(1) == Slotted(1) and not hasattr(Slotted(1), "__dict__")
+
+
+def test_signatures():
+    """Parameters with their names and defaults, those by name last."""
+    assert str(inspect.signature(Derived)) == "(name, *, place=None)"
+    assert [*inspect.signature(Point).parameters] == ["x", "y", "tags", "note"]
+    assert Derived.__init__.__qualname__ == "Derived.__init__"
+
+
+def test_defaults_come_last():
+    """A field without one cannot be left out behind one that can."""
+    with pytest.raises(TypeError, match=r"Wrong\.y: without a default behind one"):
+
+        @dataclass(frozen=True)
+        class Wrong:
+            """A class of no use."""
+
+            x: int = 1
+            y: int  # type: ignore[misc] # what is tested
 
 
 def test_fields_that_are_not_given_are_refused():
     """Nobody could set them later."""
-    with pytest.raises(TypeError, match=r"Late\.x: a frozen class sets every field"):
+    with pytest.raises(TypeError, match=r"Late\.x: __init__ sets every field"):
 
         @dataclass(frozen=True)
         class Late:

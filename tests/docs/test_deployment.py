@@ -101,6 +101,7 @@ def test_the_image_copies_what_there_is() -> None:
         there = flag.strip()[7:] in stages if flag else (ROOT / source).is_dir()
         assert there, source
     assert set(re.findall(r"^FROM (\w+) ", text, re.MULTILINE)) <= set(stages)
+    assert stages[-1] == "service", "the last stage is what `docker build` makes unasked"
 
 
 def test_the_image_installs_what_there_is() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import kdsl_core as kd
+from covering import combined
 from kdsl_core.errors import ArgumentError
 from kdsl_fuse.kernels.columns import ColumnsConfig, columns, reduce_columns, shared_out
 from kdsl_fuse.kernels.row_programs import REDUCTIONS
@@ -21,8 +22,12 @@ def numbers(shape: tuple[int, ...], dtype: Any = np.float32) -> Any:
     return (1 + np.random.default_rng(0).standard_normal(shape) / 8).astype(dtype)
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, np.float64], ids=str)
+@pytest.mark.parametrize(
+    "shape, dtype",
+    combined(
+        SHAPES, {"f32": np.float32, "bf16": ml_dtypes.bfloat16, "f64": np.float64}, together=1
+    ),
+)
 def test_reductions(shape: tuple[int, ...], dtype: Any) -> None:
     """Every reduction against f64, of matrices whose rows are split among blocks and of others."""
     x = numbers(shape, dtype)

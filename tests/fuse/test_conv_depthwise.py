@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import kdsl_core as kd
+from covering import combined
 from kdsl_core.dtypes import dtype_of
 from kdsl_fuse.kernels import conv_depthwise_space as space
 from kdsl_fuse.kernels.conv_depthwise import conv_depthwise as direct
@@ -140,8 +141,9 @@ def test_windows(name: str) -> None:
     simulated(plan, blocks=2)
 
 
-@pytest.mark.parametrize("name", WINDOWS)
-@pytest.mark.parametrize("dtype", (BF16, np.float32))
+@pytest.mark.parametrize(
+    "name, dtype", combined([*WINDOWS], {"bf16": BF16, "f32": np.float32}, together=1)
+)
 def test_portable_windows(name: str, dtype: Any) -> None:
     """The same on the portable kernel."""
     plan = choose(WINDOWS[name], dtype_of(np.dtype(dtype)), target="sm_80")
@@ -164,8 +166,7 @@ TILES = {
 }
 
 
-@pytest.mark.parametrize("name", TILES)
-@pytest.mark.parametrize("products", (0, 2, 4))
+@pytest.mark.parametrize("name, products", combined([*TILES], (0, 2, 4), together=1))
 def test_tiles(name: str, products: int) -> None:
     """Every way to share tiles, where they hang over the image, and three shares of the taps."""
     fields = {"rows": 4, "tile": (1, 2, 2), "products": products, **TILES[name]}

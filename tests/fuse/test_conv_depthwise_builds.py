@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import kdsl_core as kd
+from covering import combined
 from fuse.test_sm90_builds import MOST_SHARED
 from kdsl_fuse.kernels.conv_depthwise import conv_depthwise
 from kdsl_fuse.kernels.conv_depthwise_plan import DepthwisePlan, DirectPlan, choose
@@ -80,8 +81,7 @@ def assert_clean(found: Any) -> None:
     assert (found.spill_stores, found.spill_loads, found.stack) == (0, 0, 0)
 
 
-@pytest.mark.parametrize("name", PROBLEMS)
-@pytest.mark.parametrize("tail", TAILS)
+@pytest.mark.parametrize("name, tail", combined([*PROBLEMS], [*TAILS], together=1))
 def test_hopper(name: str, tail: str) -> None:
     """What is chosen on sm_90a."""
     plan = choose(PROBLEMS[name], kd.bf16, extras=TAILS[tail][2])
@@ -89,10 +89,10 @@ def test_hopper(name: str, tail: str) -> None:
     assert_clean(report(plan, "bf16", tail, "sm_90a"))
 
 
-@pytest.mark.parametrize("name", PROBLEMS)
-@pytest.mark.parametrize("dtype, target", (("f16", "sm_80"), ("f32", "sm_90a")))
-def test_portable(name: str, dtype: str, target: str) -> None:
+@pytest.mark.parametrize("name, dtype", combined([*PROBLEMS], ["f16", "f32"], together=1))
+def test_portable(name: str, dtype: str) -> None:
     """What is chosen for f32, and on sm_80."""
+    target = {"f16": "sm_80", "f32": "sm_90a"}[dtype]
     plan = choose(PROBLEMS[name], kd.f16 if dtype == "f16" else kd.f32, target=target)
     assert isinstance(plan, DirectPlan)
     assert_clean(report(plan, dtype, "bias", target))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import kdsl_core as kd
+from covering import combined
 from fuse.grouped_runs import BF16, Images, assert_close, exact, operands, simulated
 from kdsl_fuse.kernels import conv_grouped_table as table
 from kdsl_fuse.kernels.conv_grouped_config import GroupedConfig
@@ -28,9 +29,9 @@ SMALL = GroupedConfig((3, 3), (8, 8), padding=(1, 1), rows=2, columns=16, steps=
 IMAGES = Images(2, 9, 14, 8)
 
 
-@pytest.mark.parametrize("copies", COPIES)
-@pytest.mark.parametrize("paired", ("rows", "columns", "images"))
-@pytest.mark.parametrize("width", (4, 8, 16, 32, 64))
+@pytest.mark.parametrize(
+    "width, paired, copies", combined((4, 8, 16, 32, 64), ("rows", "columns", "images"), COPIES)
+)
 def test_widths(width: int, paired: str, copies: str) -> None:
     """Groups of every width, two of them in one matrix or several matrices for one.
 
@@ -107,8 +108,7 @@ SCHEDULES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("copies", COPIES)
-@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("name, copies", combined([*SCHEDULES], COPIES, together=1))
 def test_schedules(name: str, copies: str) -> None:
     """Every way to cut the work, several items for each block, without conflicts."""
     config = replace(SMALL, copies=copies, **SCHEDULES[name])
@@ -174,8 +174,7 @@ PROBLEMS = [
 ]
 
 
-@pytest.mark.parametrize("target", ("sm_80", "sm_90a"))
-@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
+@pytest.mark.parametrize("problem, target", combined(PROBLEMS, ("sm_80", "sm_90a"), together=1))
 def test_plans_fit(problem: ConvProblem, target: str) -> None:
     """Every candidate, and the chosen plan, covers the result and fits a multiprocessor."""
     limit = kd.target_of(target).shared_bytes

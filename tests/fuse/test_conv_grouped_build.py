@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import kdsl_core as kd
+from covering import combined
 from fuse.test_conv_grouped import PROBLEMS, relu
 from kdsl_fuse.kernels.conv_grouped import ENTRIES
 from kdsl_fuse.kernels.conv_grouped_plan import GroupedPlan, candidates, choose
@@ -14,6 +15,7 @@ from kdsl_fuse.kernels.conv_problem import ConvProblem
 from kdsl_fuse.kernels.gemm_sm90 import identity
 from kdsl_runtime.assemble import assemble
 
+TARGETS = ("sm_80", "sm_90a")
 TIGHTEST = 2  # candidates of a problem, those with the fewest registers to spare
 
 
@@ -36,8 +38,7 @@ def assert_clean(
     assert module.shared_bytes <= kd.target_of(target).shared_bytes
 
 
-@pytest.mark.parametrize("target", ("sm_80", "sm_90a"))
-@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
+@pytest.mark.parametrize("problem, target", combined(PROBLEMS, TARGETS, together=1))
 def test_chosen(problem: ConvProblem, target: str) -> None:
     """What is chosen, for both types, and the candidates that are nearest to the limit."""
     found = sorted(
@@ -49,8 +50,7 @@ def test_chosen(problem: ConvProblem, target: str) -> None:
         assert_clean(plan, target)
 
 
-@pytest.mark.parametrize("target", ("sm_80", "sm_90a"))
-@pytest.mark.parametrize("problem", PROBLEMS[:6], ids=str)
+@pytest.mark.parametrize("problem, target", combined(PROBLEMS[:6], TARGETS, together=1))
 def test_tails(problem: ConvProblem, target: str) -> None:
     """Bias, residual, ReLU."""
     shape = (problem.batch, *problem.output, problem.filters)

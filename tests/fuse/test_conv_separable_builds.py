@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import kdsl_core as kd
+from covering import combined
 from fuse.test_conv_depthwise_builds import assert_clean
 from fuse.test_conv_separable import biased, biased_and_added, biased_relu6
 from fuse.test_sm90_builds import MOST_SHARED
@@ -61,8 +62,7 @@ def report(plan: SeparablePlan, dtype: str, tail: str) -> Any:
     return assemble(module, "sm_90a").report
 
 
-@pytest.mark.parametrize("name", PROBLEMS)
-@pytest.mark.parametrize("tail", TAILS)
+@pytest.mark.parametrize("name, tail", combined([*PROBLEMS], [*TAILS], together=1))
 def test_chosen(name: str, tail: str) -> None:
     """What is chosen for blocks of MobileNet and its kin."""
     assert_clean(report(choose(PROBLEMS[name], 1), "bf16", tail))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import kdsl_core as kd
+from covering import combined
 from fuse.conv_numbers import BF16, Array, assert_close, exact, lying, operands, unwritten
 from kdsl_core.dtypes import dtype_of
 from kdsl_fuse.kernels.conv_problem import ConvProblem
@@ -99,8 +100,7 @@ BUILDS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("target", ("sm_80", "sm_90a"))
-@pytest.mark.parametrize("name", BUILDS)
+@pytest.mark.parametrize("name, target", combined([*BUILDS], ("sm_80", "sm_90a"), together=1))
 def test_builds_are_clean(name: str, target: str) -> None:
     """Neither spills nor warnings, for few and for many pixels."""
     dtype, precision, channels = BUILDS[name]

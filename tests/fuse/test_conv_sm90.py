@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import kdsl_core as kd
+from covering import combined
 from fuse.conv_numbers import BF16, Array, assert_close, exact, lying, operands, unwritten
 from kdsl_fuse.kernels import conv_sm90_plan
 from kdsl_fuse.kernels.conv_pack import THREADS, Packing, pack_pixels
@@ -86,8 +87,7 @@ WINDOWS = {
 }
 
 
-@pytest.mark.parametrize("swap", (False, True))
-@pytest.mark.parametrize("name", WINDOWS)
+@pytest.mark.parametrize("name, swap", combined([*WINDOWS], (False, True), together=1))
 def test_windows(name: str, swap: bool) -> None:
     """Strides, dilations, paddings and channels, pixels on either side of the product."""
     problem = WINDOWS[name]

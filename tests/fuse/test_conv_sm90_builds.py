@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import kdsl_core as kd
+from covering import combined
 from kdsl_core.errors import KdslError
 from kdsl_fuse.kernels.conv_pack import Packing
 from kdsl_fuse.kernels.conv_problem import ConvProblem
@@ -93,8 +94,7 @@ def swapped(x: Any) -> Any:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
+@pytest.mark.parametrize("problem, kind", combined(PROBLEMS, [*KINDS], together=1))
 def test_builds_are_clean(problem: ConvProblem, kind: str) -> None:
     """Registers suffice, the wgmma pipeline holds, shared memory fits a multiprocessor."""
     tail, reads = KINDS[kind]

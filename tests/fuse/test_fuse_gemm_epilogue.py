@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import kdsl_fuse as kf
+from covering import combined
 from fuse.numpy_kernel import NumpyGemm
 from kdsl_core.errors import FusionError
 from kdsl_fuse.graph import Graph
@@ -47,8 +48,9 @@ def _fused(tail: Callable[..., Any], gemm: NumpyGemm | None, **options: Any) -> 
     return kf.fuse(gemm=gemm, **options)(lambda x, w, b, c, r, s: tail(x @ w, b, c, r, s))
 
 
-@pytest.mark.parametrize("dtype", [F32, BF16, F16])
-@pytest.mark.parametrize("name", TAILS)
+@pytest.mark.parametrize(
+    "name, dtype", combined([*TAILS], {"f32": F32, "bf16": BF16, "f16": F16}, together=1)
+)
 def test_tail_becomes_one_kernel(name: str, dtype: Any, gemm: NumpyGemm, rng: Any) -> None:
     """Every tail is one launch whose result, in NumPy and in the simulator, is the f64 reference
     rounded once."""

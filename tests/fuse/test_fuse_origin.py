@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from kdsl_core.loc import here, is_author_code, stated
+from kdsl_core.authors import is_author_code
+from kdsl_core.loc import here, stated
 from kdsl_fuse import ops, tail
 from kdsl_fuse.kernels.gemm_sm80 import gemm_sm80, plan_gemm
 from kdsl_fuse.origin import author_loc

@@ -145,7 +145,7 @@ def test_any_order(name: str) -> None:
     """Blocks and warps in any order give the same bits."""
     a, gate, up = operands()
     first = simulated(CONFIGS[name], a, gate, up)
-    for seed in range(3):
+    for seed in range(2):
         other = simulated(CONFIGS[name], a, gate, up, order="shuffle", seed=seed)
         assert first.tobytes() == other.tobytes()
 

@@ -11,6 +11,7 @@ import pytest
 
 import kdsl_core as kd
 import kdsl_fuse as kf
+from covering import combined
 from fuse.test_sm90_kernels_build import assert_clean
 from kdsl_core.errors import ArgumentError
 from kdsl_fuse.kernels import row_programs as programs
@@ -225,38 +226,30 @@ def rounded(x: Any, w: Any, b: Any, r: Any, s: Any, t: Any) -> Any:
     return kf.max(y, axis=-1), y
 
 
-BUILDS: dict[str, tuple[Callable[..., Any], int]] = {
-    f"{function.__name__} {n}": (function, n)
-    for function in (residual_norm, wide_softmax, powers, largest, rounded)
-    for n in (256, 208, 128, 48)
-}
+FUNCTIONS = {x.__name__: x for x in (residual_norm, wide_softmax, powers, largest, rounded)}
+BUILDS = combined(FUNCTIONS, (256, 208, 128, 48), (65536, 4096), together=1)
 
 
-MANY = [(name, 65536) for name in BUILDS]  # of tiles a block
-FEW = [(name, 4096) for name in BUILDS if name.endswith((" 256", " 48"))]
-
-
-def planned(name: str, target: str, m: int) -> Any:
+def planned(function: Callable[..., Any], n: int, m: int, target: str) -> Any:
     """The one call of a build."""
-    function, n = BUILDS[name]
     shapes = (m, 512), (512, n), (n,), (m, n), (n,), (n,)
     plan = kf.fuse(target=target)(function).plan(*(kd.spec("bf16", shape) for shape in shapes))
     (call,) = plan.calls
     return call
 
 
-@pytest.mark.parametrize(("name", "rows"), [*MANY, *FEW])
-def test_builds_on_hopper_are_clean(name: str, rows: int) -> None:
+@pytest.mark.parametrize("function, n, rows", BUILDS)
+def test_builds_on_hopper_are_clean(function: Callable[..., Any], n: int, rows: int) -> None:
     """Neither spills nor warnings, with one tile a block and with many."""
-    call = planned(name, "sm_90a", rows)
+    call = planned(function, n, rows, "sm_90a")
     assert call.name == "gemm_rows_sm90"
     assert_clean(call.module("sm_90a"), call.block[0])
 
 
-@pytest.mark.parametrize(("name", "rows"), [*MANY, *FEW])
-def test_builds_elsewhere_are_clean(name: str, rows: int) -> None:
+@pytest.mark.parametrize("function, n, rows", BUILDS)
+def test_builds_elsewhere_are_clean(function: Callable[..., Any], n: int, rows: int) -> None:
     """The same for tensor cores of sm_80."""
-    call = planned(name, "sm_80", rows)
+    call = planned(function, n, rows, "sm_80")
     report = assemble(call.module("sm_80"), "sm_80").report
     assert report.warnings == ()
     assert (report.spill_stores, report.spill_loads, report.stack) == (0, 0, 0)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import kdsl_core as kd
+from covering import combined
 from execution import Executor
 from kdsl_core.isa.tensor_core import multiply_accumulate
 from kdsl_fuse.kernels.gemm_sm80 import GemmConfig, gemm_sm80, identity, plan_gemm
@@ -69,9 +70,10 @@ def test_edges(execute: Executor, edge: int, position: int) -> None:
     assert_close(c, a, b, sizes[2], "bf16")
 
 
-@pytest.mark.parametrize("name", SMALL)
-@pytest.mark.parametrize("majors", ("TN", "TT", "NN", "NT"))
-@pytest.mark.parametrize("sizes", ((64, 64, 64), (33, 72, 40), (17, 9, 19)))
+@pytest.mark.parametrize(
+    "name, majors, sizes",
+    combined([*SMALL], ("TN", "TT", "NN", "NT"), ((64, 64, 64), (33, 72, 40), (17, 9, 19))),
+)
 def test_types_and_majors(
     execute: Executor, name: str, majors: str, sizes: tuple[int, int, int]
 ) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import kdsl_core as kd
+from covering import combined
 from fuse.row_runs import Array, log_softmax, normalised, simulated, softmax
 from kdsl_core.errors import ArgumentError, HazardError
 from kdsl_fuse.kernels import row_ops, row_programs, rows_plan
@@ -52,8 +53,7 @@ def columns_of(name: str) -> int:
 
 
 # -- every way to share rows -----------------------------------------------------------------------
-@pytest.mark.parametrize("name", CONFIGS)
-@pytest.mark.parametrize("online", [False, True])
+@pytest.mark.parametrize("name, online", combined([*CONFIGS], [False, True], together=1))
 def test_softmax_by_each_configuration(name: str, online: bool) -> None:
     """f32 rows in any grouping of threads, with both ways to sum; in any order the same bits."""
     x = numbers((7, columns_of(name)))
@@ -94,8 +94,9 @@ def test_cross_entropy_by_each_configuration(name: str) -> None:
 
 
 # -- what the plans choose -------------------------------------------------------------------------
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("dtype", [np.float32, f16, bf16], ids=["f32", "f16", "bf16"])
+@pytest.mark.parametrize(
+    "shape, dtype", combined(SHAPES, {"f32": np.float32, "f16": f16, "bf16": bf16}, together=1)
+)
 def test_operators(shape: tuple[int, ...], dtype: Any) -> None:
     """Softmax, its logarithm and the norms, for lengths that no vector divides as well."""
     x, weight = numbers(shape, dtype), numbers(shape[-1:], dtype, 1)

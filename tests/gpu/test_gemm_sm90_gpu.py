@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import kdsl_core as kd
+from covering import combined
 from execution import Executor
 from fuse import test_gemm_sm90 as products
 from kdsl_fuse.kernels import gemm_sm90_model as model
@@ -129,11 +130,13 @@ def test_major_orders(execute: Executor, majors: str) -> None:
     assert_close(c, product(a, b))
 
 
-@pytest.mark.parametrize("residual", [False, True], ids=["plain", "residual"])
-@pytest.mark.parametrize("majors", ["11", "01", "10"])
-@pytest.mark.parametrize("registers", [None, (40, 232)], ids=["fixed", "moved"])
-@pytest.mark.parametrize("schedule", ["cooperative", "pingpong"])
-@pytest.mark.parametrize("cluster", [(2, 1), (1, 2)], ids=["rows", "columns"])
+@pytest.mark.parametrize(
+    "cluster, schedule, registers, majors, residual",
+    combined(
+        {"rows": (2, 1), "columns": (1, 2)}, ["cooperative", "pingpong"],
+        {"fixed": None, "moved": (40, 232)}, ["11", "01", "10"], {"plain": False, "residual": True},
+    ),
+)  # fmt: skip
 def test_clusters(
     execute: Executor,
     cluster: tuple[int, int],

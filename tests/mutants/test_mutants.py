@@ -17,7 +17,7 @@ from mutants.cases import cases
 from mutants.clean import clean_run
 from mutants.trial import OPERATORS, bench
 
-SAMPLE = 30
+SAMPLE = 20
 WITHOUT = {"conv_separable_sm90", "gemm_rows_sm80", "gemm_rows_sm90"}  # not mutated yet
 
 

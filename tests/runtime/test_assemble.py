@@ -45,6 +45,17 @@ def test_same_ptx_gives_the_same_bytes(add_one):
     assert first == second
 
 
+def test_no_file_is_left(add_one, tmp_path, monkeypatch):
+    """The files lie in $TMPDIR while ptxas runs; where that cannot be, they lie elsewhere."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with pytest.raises(BuildError, match="refused"):
+        assemble(add_one().text.replace("cvta", "oops"), "sm_80")
+    wanted = assemble(add_one(), "sm_80")
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "missing"))
+    assert assemble(add_one(), "sm_80") == wanted
+
+
 def test_report_of_a_spilling_kernel():
     """Every number of the log is found, and the C7xxx remark is a warning."""
     report = parse_report(SPILLING_LOG)

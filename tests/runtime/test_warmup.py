@@ -182,6 +182,16 @@ def test_kernels_without_a_name_are_warned_of() -> None:
     assert len(recording.manifest()) == 0
 
 
+def test_recording_looks_at_its_file_first(tmp_path: Path) -> None:
+    """A day of launches is not lost to a file that was no manifest, or could not be written."""
+    (tmp_path / "other.toml").write_text("version = 99\n")
+    for name, code in (("other.toml", "K736"), ("absent/m.toml", "K746")):
+        with pytest.raises(ArgumentError) as caught:
+            kr.record(tmp_path / name, target="sm_80")
+        assert caught.value.code == code
+    assert (tmp_path / "other.toml").read_text() == "version = 99\n"
+
+
 def test_recording_needs_a_target(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a GPU somebody must say for what; with one it is the GPU's."""
     monkeypatch.setattr(driver, "is_available", lambda: False)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import kdsl_core as kd
+from kdsl_core.errors import ArgumentError
 from kdsl_core.layout import substitute
 
 
@@ -69,3 +70,13 @@ def test_symbols_and_scalars_obey_one_algebra(sizes: tuple[int, int]) -> None:
     out = np.zeros(4, np.int32)
     measures[1, 1](np.zeros(sizes, np.int32), out)
     assert out.tolist() == wanted
+
+
+def test_sizes_of_other_kinds() -> None:
+    """NumPy's integers count as Python's; names and fractions are refused where they are written."""
+    spec = kd.spec("f32", (np.int64(4), 6), strides=(np.int64(8), np.int32(1)))
+    assert [type(n) for n in (*spec.shape, *spec.strides)] == [int] * 4
+    for given in ({"shape": ("n",)}, {"shape": (4, 2.0)}, {"shape": (4,), "strides": (None,)}):
+        with pytest.raises(ArgumentError, match="expected integers and symbols") as caught:
+            kd.spec("f32", **given)
+        assert caught.value.code == "K601"

@@ -52,14 +52,15 @@ _NAMES = {
     "ir.target": "Target target_of",
     "lang.clusters": "cluster_rank cluster_idx cluster_dim cluster_arrive cluster_wait cluster_sync"
     " peer",
+    "lang.atomics": "atomic_add atomic_min atomic_max atomic_exchange atomic_cas",
     "lang.bulk": "bulk_load bulk_store",
     "lang.copy": "copy copy_if convert_fragment prefetch",
     "lang.functions": "func",
     "lang.kernel": "kernel KernelFunction",
     "lang.mbarriers": "mbarrier Mbarrier Mbarriers fence_mbarrier_init",
     "lang.memory": "smem rmem rmem_like recast",
-    "lang.numbers": "exp exp2 log log2 sqrt rsqrt tanh sin cos erf ndtr sigmoid floor ceil fma"
-    " where ceil_div minimum maximum min=minimum max=maximum abs=absolute",
+    "lang.math": "exp exp2 log log2 sqrt rsqrt tanh sin cos erf ndtr sigmoid floor ceil",
+    "lang.numbers": "fma where ceil_div minimum maximum min=minimum max=maximum abs=absolute",
     "lang.printing": "print=print_",
     "lang.ranges": "range=Range",
     "lang.scalar": "Scalar as_scalar",
@@ -78,9 +79,8 @@ _NAMES = {
     "loc": "role",
     "lang.words": "thread_idx block_idx block_dim grid_dim thread_rank lane_idx warp_idx"
     " warpgroup_idx sync_threads sync_warp named_barrier fence cp_async_commit cp_async_wait"
-    " shfl_xor shfl_up shfl_down shfl_idx ballot any_sync all_sync warp_reduce atomic_add"
-    " atomic_min atomic_max atomic_exchange atomic_cas fence_proxy_async wait_for_dependencies"
-    " launch_dependents",
+    " shfl_xor shfl_up shfl_down shfl_idx ballot any_sync all_sync warp_reduce fence_proxy_async"
+    " wait_for_dependencies launch_dependents",
     "layout": "Layout ComposedLayout Swizzle E ScaledBasis make_layout make_ordered_layout"
     " make_layout_like make_identity_layout make_tv_layout cosize rank depth shape stride get"
     " flatten group_modes select take append prepend coalesce filter=filter_layout filter_zeros"
@@ -110,7 +110,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME})
+    return sorted({*globals(), *_HOME, *_MODULES})
 
 
 __all__ = [

@@ -30,6 +30,9 @@ class DType:
     def __repr__(self) -> str:
         return self.name
 
+    def __hash__(self) -> int:
+        return hash(self.name)
+
     @property
     def bytes(self) -> int:
         """Size of one element in memory; a truth value takes one byte."""

@@ -12,15 +12,15 @@ import os
 import sys
 from collections.abc import Iterator
 from contextvars import ContextVar
-from functools import cache, cached_property, lru_cache
+from functools import cached_property, lru_cache
 from types import CodeType, FrameType, TracebackType
 
+from kdsl_core.authors import is_author_code, is_library, running
 from kdsl_core.records import dataclass
 
 _MAX_DEPTH = 8
-# Folders of kdsl's own code → those inside that are written in the DSL: authors' lines again.
-_internal: dict[str, tuple[str, ...]] = {}
-_interned: dict[tuple[tuple[tuple[int, int], ...], str], Loc] = {}  # by ids of code, which stays
+_interned: dict[tuple[tuple[tuple[int, int], ...], str], Loc] = {}  # by code's address: it stays
+_address = object.__hash__  # as `id`, but of that Python tells every audit hook
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Loc:
         A collective is such code: its author's line is the one that called it.
         """
         outside = (
-            at for at, (code, _) in enumerate(self.frames) if not _is_library(code.co_filename)
+            at for at, (code, _) in enumerate(self.frames) if not is_library(code.co_filename)
         )
         first = next(outside, 0)
         return Loc(self.frames[first:], self.role) if first else self
@@ -128,47 +128,6 @@ def _caret(code: CodeType, lasti: int) -> str:
     return f"{number}{source}\n{' ' * (len(number) - 2)}| {' ' * col}{'^' * max(width, 1)}"
 
 
-def mark_internal(file: str, *, except_for: tuple[str, ...] = ()) -> None:
-    """Take the code beside and below `file` for kdsl's own: no error or location stands there.
-
-    A package calls it with its own `__file__`; `except_for` names the folders in it whose code is
-    written in the DSL itself.
-    """
-    folder = os.path.dirname(os.path.abspath(file)) + os.sep
-    _internal[folder] = tuple(os.path.join(folder, name) + os.sep for name in except_for)
-    _authors.clear()
-    _is_library.cache_clear()
-
-
-def is_author_code(code: CodeType) -> bool:
-    """Whether `code` was written by a kernel author rather than by kdsl itself."""
-    return _authors[code.co_filename]
-
-
-class _Authors(dict[str, bool]):
-    """Whether a file's code is an author's. By the name, for to hash a code object takes longer."""
-
-    def __missing__(self, file: str) -> bool:
-        path = os.path.abspath(file)
-        found = self[file] = all(
-            path.startswith(written_in_the_dsl)
-            for folder, written_in_the_dsl in _internal.items()
-            if path.startswith(folder)
-        )
-        return found
-
-
-_authors = _Authors()
-
-
-@cache
-def _is_library(file: str) -> bool:
-    """Whether a file is kdsl's own, perhaps written in the DSL."""
-    return os.path.abspath(file).startswith(tuple(_internal))
-
-
-mark_internal(__file__, except_for=("collective",))
-
 _stated: ContextVar[Loc | None] = ContextVar("stated", default=None)
 _role: ContextVar[str] = ContextVar("role", default="")
 
@@ -202,21 +161,13 @@ def here(frame: FrameType | None = None, depth: int = _MAX_DEPTH) -> Loc | None:
     Walks outward from `frame` (default: the caller). The walk ends at the first kdsl frame beyond
     an author's frame that is not a kernel's own call chain, that is: where tracing began.
     """
-    frame = frame or sys._getframe(1)
     elsewhere = _stated.get()
     found = list(elsewhere.frames[: _MAX_DEPTH // 2]) if elsewhere else []
-    authors = _authors
-    while frame is not None and len(found) < depth:
-        code = frame.f_code
-        if authors[code.co_filename]:
-            found.append((code, frame.f_lasti))
-        elif code.co_name == "__kdsl_trace_root__":
-            break
-        frame = frame.f_back
+    found += running(frame or sys._getframe(1), depth - len(found))
     if not found:
         return None
     # Not by the code itself, whose hash takes longer than all else here.
-    key = tuple([(id(code), lasti) for code, lasti in found]), _role.get()
+    key = tuple([(_address(code), lasti) for code, lasti in found]), _role.get()
     loc = _interned.get(key)
     if loc is None:
         loc = _interned.setdefault(key, Loc(tuple(found), key[1]))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from kdsl_core.loc import mark_internal
+from kdsl_core.authors import mark_internal
 
 if TYPE_CHECKING:
     from kdsl_fuse.ejection.write import eject, load

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from types import CodeType, FrameType
 
+from kdsl_core.authors import is_author_code
 from kdsl_core.errors import KdslError
-from kdsl_core.loc import Loc, is_author_code, source_lines
+from kdsl_core.loc import Loc, source_lines
 from kdsl_core.records import dataclass
 
 _MAX_DEPTH = 6

@@ -88,9 +88,11 @@ def record(
 ) -> Recording:
     """Record every launch from now on, on a GPU or in the simulator, until `stop()`.
 
-    The manifest is for `target`, one or several; by default for the GPUs of this machine.
+    The manifest is for `target`, one or several; by default for the GPUs of this machine. What the
+    file at `path` names already stays in it.
 
-    Raises: ArgumentError K738 without a target where there is no GPU.
+    Raises: ArgumentError K738 without a target where there is no GPU; K736 when the file is no
+    manifest, K746 when it cannot be written: at once, not after a day of launches.
     """
     targets = (target,) if isinstance(target, str) else tuple(target or _targets_here())
     if not targets:
@@ -99,7 +101,21 @@ def record(
             code="K738",
             fix='record("manifest.toml", target="sm_90a")',
         )
+    if path is not None:
+        _check_usable(Path(path))
     return Recording(path, targets)
+
+
+def _check_usable(path: Path) -> None:
+    if path.exists():
+        Manifest.load(path)
+    place = path if path.exists() else path.absolute().parent
+    if not os.access(place, os.W_OK):
+        raise ArgumentError(
+            f"the recording of {path} could not be kept: this process cannot write to {place}",
+            code="K746",
+            fix="name a file in a folder that there is and that this user may write to",
+        )
 
 
 def _targets_here() -> list[str]:

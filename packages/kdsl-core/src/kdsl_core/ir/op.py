@@ -12,6 +12,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterator
 from dataclasses import field, fields, replace
+from operator import is_
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from kdsl_core.errors import VerifyError
@@ -103,25 +104,27 @@ class Op:
             yield from ((operand, 0) for operand in self.reads())
 
     # -- structure, the same for all ---------------------------------------------------------
-    def reads(self) -> Iterator[Operand]:
+    def reads(self) -> list[Operand]:
         """Operands that it reads, in field order."""
         return self._operands(self.READS)
 
-    def writes(self) -> Iterator[Value | Var]:
+    def writes(self) -> list[Value | Var]:
         """Registers that it writes, in field order."""
-        return (reg for reg in self._operands(self.WRITES) if not isinstance(reg, Const))
+        return [reg for reg in self._operands(self.WRITES) if not isinstance(reg, Const)]
 
     def regions(self) -> Iterator[Block]:
         """Nested blocks, in field order."""
         return (getattr(self, name) for name in self.REGIONS)
 
-    def _operands(self, names: tuple[str, ...]) -> Iterator[Operand]:
+    def _operands(self, names: tuple[str, ...]) -> list[Operand]:
+        found: list[Operand] = []
         for name in names:
             held = getattr(self, name)
             if isinstance(held, tuple):
-                yield from (item for item in held if item is not None)
+                found += [item for item in held if item is not None]
             elif held is not None:
-                yield held
+                found.append(held)
+        return found
 
     def map_reads(self, change: Callable[[Operand], Operand]) -> Self:
         """A copy whose read-only operands went through `change`; self when nothing changed."""
@@ -131,8 +134,8 @@ class Op:
                 continue
             held = getattr(self, name)
             if isinstance(held, tuple):
-                new: Any = tuple(change(item) if item is not None else None for item in held)
-                different = any(a is not b for a, b in zip(new, held, strict=True))
+                new: Any = tuple([None if item is None else change(item) for item in held])
+                different = not all(map(is_, new, held))
             else:
                 new = change(held) if held is not None else None
                 different = new is not held
@@ -166,4 +169,4 @@ class Op:
 
 
 def _operand_key(operand: Operand | None) -> Any:
-    return operand.key() if isinstance(operand, Const) else id(operand)
+    return operand.key() if isinstance(operand, Const) else operand

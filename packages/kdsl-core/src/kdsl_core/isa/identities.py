@@ -69,4 +69,6 @@ def _log2(operand: Operand) -> int | None:
 def _is(operand: Operand, value: float | None) -> bool:
     if value is None or not isinstance(operand, Const):
         return False
+    if value >= 0 and operand.value != value:  # what is below 0 may wrap
+        return False
     return operand == Const(operand.dtype, value)

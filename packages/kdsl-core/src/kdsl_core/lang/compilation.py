@@ -6,7 +6,6 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from kdsl_core.ir import Target
-from kdsl_core.ir.printer import print_kernel
 from kdsl_core.lang import dump
 from kdsl_core.lang.specialisation import Specialisation
 from kdsl_core.lang.traced import Traced, trace
@@ -26,6 +25,8 @@ def optimised(
         traced = trace(kernel.staged, kernel.signature, needed, min_blocks_per_sm=min_blocks)
     optimise(traced.kernel)
     if dump.wanted("ir"):
+        from kdsl_core.ir.printer import print_kernel
+
         dump.write(kernel.__name__, "ir", print_kernel(traced.kernel))
     return traced
 

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from kdsl_core.records import dataclass
+
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+_IMPORTS = (ast.Import, ast.ImportFrom)
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_PATTERNS = (ast.MatchAs, ast.MatchStar, ast.MatchMapping)
+_BINDING = (*_IMPORTS, *_DEFINITIONS, ast.ExceptHandler, *_PATTERNS)
 Names = frozenset[str]
 _NONE: Names = frozenset()
 
@@ -48,21 +54,21 @@ def assigned(statements: Iterable[ast.AST]) -> dict[str, int]:
     for statement in statements:
         nested = () if isinstance(statement, _SCOPES) else walk_scope(statement)
         for node in (statement, *nested):
-            for name in _bound_by(node):
+            for name in bound_by(node):
                 found.setdefault(name, getattr(node, "lineno", 0))
     return found
 
 
-def _bound_by(node: ast.AST) -> list[str]:
-    if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-        return [node.id]
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        return [node.name]
-    if isinstance(node, ast.Import | ast.ImportFrom):
+def bound_by(node: ast.AST) -> Sequence[str]:
+    """Names that this node itself binds."""
+    if isinstance(node, ast.Name):
+        return () if isinstance(node.ctx, ast.Load) else (node.id,)
+    if not isinstance(node, _BINDING):
+        return ()
+    if isinstance(node, _IMPORTS):
         return [(alias.asname or alias.name).split(".")[0] for alias in node.names]
-    if isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
-        return [node.name]
-    return [node.rest] if isinstance(node, ast.MatchMapping) and node.rest else []
+    name = node.rest if isinstance(node, ast.MatchMapping) else node.name
+    return (name,) if name else ()
 
 
 def read_by(node: ast.AST | None) -> Names:
@@ -84,23 +90,21 @@ def read_by(node: ast.AST | None) -> Names:
 
 @dataclass
 class Liveness:
-    """What may be read after each `if`, `for` and `while` of a function.
+    """What may be read after each `if`, `for` and `while` of a function, given with its nodes.
 
     `after[statement]` are the names live behind it, `entry[loop]` those live when an iteration
     begins. A name that a nested function reads counts as live everywhere.
     """
 
     function: ast.FunctionDef
+    nodes: Sequence[ast.AST]
     after: dict[ast.stmt, Names] = field(default_factory=dict)
     entry: dict[ast.stmt, Names] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._reads: dict[ast.AST, Names] = {}
         self._escaping = frozenset(
-            name
-            for node in walk_scope(self.function)
-            if isinstance(node, _SCOPES)
-            for name in read_by(node)
+            name for node in self.nodes if isinstance(node, _SCOPES) for name in read_by(node)
         )
         self._block(self.function.body, self._escaping, _NONE, _NONE)
 

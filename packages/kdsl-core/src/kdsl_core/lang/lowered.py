@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from kdsl_core.dtypes import ALL_DTYPES, DType, tensor_map
@@ -12,6 +12,7 @@ from kdsl_core.lang.arguments import Bound
 from kdsl_core.lang.parameter_values import Evaluator, MapEvaluator, Origin, ProductMap, values_of
 from kdsl_core.lang.product_maps import Unportable, product_from_json, product_of, product_to_json
 from kdsl_core.ptx import PtxModule
+from kdsl_core.records import dataclass
 
 if TYPE_CHECKING:
     from kdsl_core.lang.traced import Traced

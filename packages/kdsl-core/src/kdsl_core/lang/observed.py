@@ -24,6 +24,7 @@ else:
     from kdsl_core.lang.profiled_calls import watching
 
 _SURPRISES = ("os.listdir", "os.scandir", "subprocess.Popen", "os.system", "socket.connect")
+_TOLD = frozenset(["open", *_SURPRISES])
 _WRITING = os.O_WRONLY | os.O_RDWR
 _active = threading.local()
 # One thread at a time: a process has room for one profiler, and one trace at a time runs anyway.
@@ -49,13 +50,13 @@ class Observed:
         return {name: state_of(name) for name in sorted(self.reads)}
 
     def heard(self, event: str, arguments: tuple[Any, ...]) -> None:
-        """An audit event."""
+        """An audit event: one of `_TOLD`."""
         if event == "open":
             path, _, flags = arguments
             read = isinstance(path, str | bytes) and not (flags or 0) & _WRITING
             if read and asked_by_author(sys._getframe(2)):
                 self.reads.add(f"file:{os.fsdecode(path)}")
-        elif event in _SURPRISES and asked_by_author(sys._getframe(2)):
+        elif asked_by_author(sys._getframe(2)):
             self.surprises.add(f"{event} was called")
 
 
@@ -128,6 +129,7 @@ def _listen() -> None:
 
 
 def _heard(event: str, arguments: tuple[Any, ...]) -> None:
-    observed = getattr(_active, "observed", None)
-    if observed is not None:
-        observed.heard(event, arguments)
+    if event in _TOLD:  # few of the thousands that a trace raises
+        observed = getattr(_active, "observed", None)
+        if observed is not None:
+            observed.heard(event, arguments)

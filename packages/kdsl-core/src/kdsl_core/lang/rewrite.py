@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
 
-from kdsl_core.lang.liveness import Liveness, assigned, walk_scope
+from kdsl_core.lang.liveness import Liveness, assigned, bound_by, walk_scope
 from kdsl_core.lang.source import bare
 
 # One underscore: a name with two is another name inside a class.
@@ -27,7 +29,8 @@ class Rewriter(ast.NodeTransformer):
     """Rewrites one function; nested functions without decorators get a rewriter of their own."""
 
     def __init__(self, function: ast.FunctionDef, file: str, kind: str) -> None:
-        self._live = Liveness(function)
+        nodes = walk_scope(function)
+        self._live = Liveness(function, nodes)
         self._file = file
         self._kind = kind
         self._function = function
@@ -36,8 +39,9 @@ class Rewriter(ast.NodeTransformer):
         arguments = function.args
         every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
         every += [a for a in (arguments.vararg, arguments.kwarg) if a is not None]
-        self._foreign = _declared_elsewhere(function)
-        self._local = ({a.arg for a in every} | set(assigned(function.body))) - self._foreign
+        self._foreign = _declared_elsewhere(nodes)
+        bound = {name for node in nodes for name in bound_by(node)}
+        self._local = ({a.arg for a in every} | bound) - self._foreign
 
     def rewrite(self) -> ast.FunctionDef:
         """The function, with no decorators, defaults and annotations."""
@@ -58,32 +62,33 @@ class Rewriter(ast.NodeTransformer):
         return ast.copy_location(new, node)
 
     # -- making nodes ----------------------------------------------------------------------------
-    def _at(self, place: ast.AST, text: str, **parts: ast.expr) -> ast.stmt:
+    def _at(self, place: ast.stmt | ast.expr, text: str, **parts: ast.expr) -> ast.stmt:
         """A statement at the place of another; names in capitals stand for `parts`."""
-        (statement,) = ast.parse(text).body
-        placed = _Placed(place, parts).visit(statement)
+        placed = _placed(_template(text), _location(place), parts)
         assert isinstance(placed, ast.stmt)
         return placed
 
-    def _expr(self, place: ast.AST, text: str, **parts: ast.expr) -> ast.expr:
+    def _expr(self, place: ast.stmt | ast.expr, text: str, **parts: ast.expr) -> ast.expr:
         """The same for an expression."""
-        placed = _Placed(place, parts).visit(ast.parse(text, mode="eval").body)
-        assert isinstance(placed, ast.expr)
-        return placed
+        statement = self._at(place, text, **parts)
+        assert isinstance(statement, ast.Expr)
+        return statement.value
 
-    def _with(self, place: ast.AST, handle: str, body: list[ast.stmt]) -> ast.stmt:
+    def _with(self, place: ast.stmt | ast.expr, handle: str, body: list[ast.stmt]) -> ast.stmt:
         statement = self._at(place, f"with {handle}: pass")
         assert isinstance(statement, ast.With)
         statement.body = body
         return statement
 
-    def _when(self, place: ast.AST, test: str, body: list[ast.stmt]) -> ast.stmt:
+    def _when(self, place: ast.stmt | ast.expr, test: str, body: list[ast.stmt]) -> ast.stmt:
         statement = self._at(place, f"if {test}: pass")
         assert isinstance(statement, ast.If)
         statement.body = body or [self._at(place, "pass")]
         return statement
 
-    def _rebind(self, place: ast.AST, names: Sequence[str], handle: str, step: str) -> ast.stmt:
+    def _rebind(
+        self, place: ast.stmt | ast.expr, names: Sequence[str], handle: str, step: str
+    ) -> ast.stmt:
         """`x, y = handle.step(locals())`, executed in kernel mode only."""
         targets = f"{', '.join(names)}, = " if names else ""
         call = self._at(place, f"{targets}{handle}.{step}(locals())")
@@ -93,7 +98,7 @@ class Rewriter(ast.NodeTransformer):
         self._count += 1
         return f"{STAGE}_{self._count}"
 
-    def _guarded(self, handle: str, body: list[ast.stmt], place: ast.AST) -> list[ast.stmt]:
+    def _guarded(self, handle: str, body: list[ast.stmt], place: ast.stmt) -> list[ast.stmt]:
         """The rewritten body; a jump out of it ends at the guard when it is the kernel's."""
         inner = self._statements(body)
         return [self._with(place, handle, inner)] if _has(body, _LEAVES) else inner
@@ -183,11 +188,12 @@ class Rewriter(ast.NodeTransformer):
 
     def visit_Return(self, node: ast.Return) -> ast.stmt:
         whiles = "".join(f"{handle}, " for handle, is_while in self._loops if is_while)
-        value = self.visit(node.value) if node.value else ast.Constant(None)
+        value = self.visit(node.value) if node.value else self._expr(node, "None")
         return self._at(node, f"return {STAGE}_fn.give(VALUE, {whiles})", VALUE=value)
 
     def visit_Assert(self, node: ast.Assert) -> ast.stmt:
-        message = self.visit(node.msg) if node.msg else ast.Constant(ast.unparse(node.test))
+        text = repr(ast.unparse(node.test))
+        message = self.visit(node.msg) if node.msg else self._expr(node, text)
         failed = self._at(node, f"{STAGE}.assertion_failed(MESSAGE)", MESSAGE=message)
         check = self._when(node, "TEST", [failed])
         assert isinstance(check, ast.If)
@@ -323,32 +329,40 @@ class Rewriter(ast.NodeTransformer):
         return [*(self._at(node, f"{STAGE}.rebinds({name!r})") for name in foreign), node]
 
 
-class _Placed(ast.NodeTransformer):
-    """Puts a template at a place of the author's text and fills in its parts."""
-
-    def __init__(self, place: ast.AST, parts: dict[str, ast.expr]) -> None:
-        self._place = place
-        self._parts = parts
-
-    def visit(self, node: ast.AST) -> ast.AST:
-        if isinstance(node, ast.Name) and node.id in self._parts:
-            return self._parts[node.id]
-        if hasattr(node, "lineno"):
-            _locate(node, self._place)
-        return super().generic_visit(node)
+@lru_cache(maxsize=256)
+def _template(text: str) -> ast.stmt:
+    """The syntax tree of a statement; whoever changes it takes a copy."""
+    (statement,) = ast.parse(text).body
+    return statement
 
 
-def _locate(node: ast.AST, place: ast.AST) -> None:
-    """Give a node a place of the text; of several lines, the keyword that begins them.
+def _placed(part: Any, location: Mapping[str, int], parts: Mapping[str, ast.expr]) -> Any:
+    """A copy of a template at a location of the author's text, with its parts filled in."""
+    if isinstance(part, list):
+        return [_placed(item, location, parts) for item in part]
+    if not isinstance(part, ast.AST):
+        return part
+    if isinstance(part, ast.Name) and part.id in parts:
+        return parts[part.id]
+    new = part.__new__(type(part))  # its own constructor warns of fields that are not there yet
+    held = vars(new)
+    for name, inner in vars(part).items():
+        held[name] = _placed(inner, location, parts)
+    if "lineno" in held:
+        held.update(location)
+    return new
+
+
+def _location(place: ast.stmt | ast.expr) -> dict[str, int]:
+    """Where a node is in the text; of a statement of several lines, the keyword that begins it.
 
     Python dates a call that spans lines by its last one, which is not where a statement begins.
     """
-    ast.copy_location(node, place)
-    if not isinstance(place, ast.stmt) or not isinstance(node, ast.stmt | ast.expr):
-        return
-    if place.end_lineno != place.lineno:
-        node.end_lineno = place.lineno
-        node.end_col_offset = place.col_offset + _KEYWORDS.get(type(place), 1)
+    found = {name: getattr(place, name) for name in place._attributes}
+    if isinstance(place, ast.stmt) and place.end_lineno != place.lineno:
+        found["end_lineno"] = place.lineno
+        found["end_col_offset"] = place.col_offset + _KEYWORDS.get(type(place), 1)
+    return found
 
 
 def _blocks(body: Sequence[ast.stmt]) -> list[ast.If]:
@@ -374,10 +388,6 @@ def _has(body: Sequence[ast.stmt], kinds: tuple[type[ast.stmt], ...]) -> bool:
     )
 
 
-def _declared_elsewhere(function: ast.FunctionDef) -> set[str]:
-    return {
-        name
-        for node in walk_scope(function)
-        if isinstance(node, ast.Global | ast.Nonlocal)
-        for name in node.names
-    }
+def _declared_elsewhere(nodes: Sequence[ast.AST]) -> set[str]:
+    declarations = (ast.Global, ast.Nonlocal)
+    return {name for node in nodes if isinstance(node, declarations) for name in node.names}

@@ -23,7 +23,7 @@ def rewritten(function: FunctionType, source: Source, kind: str) -> FunctionType
     Raises: StagingError K320, K321 where its text is not known, and what the rewriter refuses.
     """
     found = definition(function, source)
-    compiled = _compile(undecorated(found), function, source.file, placed=True)
+    compiled = _compile(undecorated(found), function, source.file)
     if not same_text(compiled, function.__code__):
         raise other_text(function, source)
     new = Rewriter(_copied(undecorated(found)), source.file, kind).rewrite()
@@ -51,13 +51,10 @@ def _copied(node: Any) -> Any:
     return new
 
 
-def _compile(
-    node: ast.FunctionDef, function: FunctionType, file: str, *, placed: bool = False
-) -> CodeType:
+def _compile(node: ast.FunctionDef, function: FunctionType, file: str) -> CodeType:
     """The code of a function, its free variables bound as the original's.
 
     A method is compiled inside a class of its class's name, so that private names are the same.
-    `placed` says that every node has its line.
     """
     free = [*function.__code__.co_freevars, STAGE_NAME]
     # Under its own name the function would see itself where the module may have something else.
@@ -72,8 +69,6 @@ def _compile(
     outer = factory.body[0]
     assert isinstance(outer, ast.FunctionDef)
     outer.body = [inside]
-    if not placed:
-        ast.fix_missing_locations(factory)
     flags = function.__code__.co_flags & _FUTURE_FLAGS
     code: CodeType = compile(factory, file, "exec", flags, dont_inherit=True)
     for step in (*path, _INNER):

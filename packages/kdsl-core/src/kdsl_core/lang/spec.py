@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -37,10 +38,10 @@ def spec(
     Shapes: ints, or symbols such as ``kd.sym("m", divisible_by=64)`` for sizes that are left open:
     the kernel is then built for every size with these facts, with 64-bit offsets.
     Units: `strides` in elements, `align` in bytes.
-    Raises: ArgumentError when strides and shape differ in rank.
+    Raises: ArgumentError K601 when strides and shape differ in rank, or are other things.
     """
-    sizes = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
-    steps = row_major(sizes) if strides is None else tuple(strides)
+    sizes = tuple(map(_whole, shape if isinstance(shape, (tuple, list)) else (shape,)))
+    steps = row_major(sizes) if strides is None else tuple(map(_whole, strides))
     if len(steps) != len(sizes):
         raise ArgumentError(
             f"expected one stride for each of {len(sizes)} sizes {sizes}, got {steps}",
@@ -48,6 +49,20 @@ def spec(
             fix="leave strides out for a contiguous array",
         )
     return ArraySpec(dtype_of(dtype), sizes, steps, align)
+
+
+def _whole(size: Any) -> Any:
+    """A size or stride: a Python integer, or a symbol."""
+    if isinstance(size, int) or hasattr(size, "divisible_by"):
+        return size
+    try:
+        return operator.index(size)
+    except TypeError:
+        raise ArgumentError(
+            f"expected integers and symbols as sizes and strides, got {size!r}",
+            code="K601",
+            fix='write kd.sym("n", divisible_by=64) for a size that is left open',
+        ) from None
 
 
 def row_major(shape: Sequence[int]) -> tuple[int, ...]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from kdsl_core import dtypes as dt
+from kdsl_core.authors import chains_kept
 from kdsl_core.dtypes import DType
 from kdsl_core.errors import KdslError, StagingError
 from kdsl_core.ir import Kernel, Param, Target, Value
@@ -22,6 +23,7 @@ from kdsl_core.lang.tensor_class import TensorClass
 from kdsl_core.lang.tracer import Tracer, tracing
 from kdsl_core.layout import Layout
 from kdsl_core.loc import Loc, raised_at
+from kdsl_core.records import dataclass
 
 _MOST_RETRACES = 64
 
@@ -76,7 +78,7 @@ def trace(
         traced = Traced(kernel, needed)
         tracer = Tracer(kernel, target, {KERNEL_WHILES: whiles})
         try:
-            with tracing(tracer):
+            with tracing(tracer), chains_kept():
                 __kdsl_trace_root__(traced, staged, signature, classes, statics)
         except Retrace as again:
             whiles.add(again.site)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 from kdsl_core.errors import StagingError
@@ -15,7 +14,6 @@ from kdsl_core.loc import here
 _active = threading.local()
 
 
-@dataclass(eq=False)
 class Tracer:
     """One kernel being traced.
 
@@ -23,13 +21,13 @@ class Tracer:
     parts of the language keep per trace, under a key of their own.
     """
 
-    kernel: Kernel
-    target: Target | None = None
-    facts: dict[str, Any] = field(default_factory=dict)
-    builder: Builder = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.builder = Builder(self.kernel)
+    def __init__(
+        self, kernel: Kernel, target: Target | None = None, facts: dict[str, Any] | None = None
+    ) -> None:
+        self.kernel = kernel
+        self.target = target
+        self.facts: dict[str, Any] = {} if facts is None else facts
+        self.builder = Builder(kernel)
 
 
 def current() -> Tracer:

@@ -7,9 +7,9 @@ from typing import Any
 from kdsl_core import dtypes as dt
 from kdsl_core.errors import TypeMismatch
 from kdsl_core.ir import Const
-from kdsl_core.isa import async_copy, atomic, barrier, convert, launch, special, warp
+from kdsl_core.isa import async_copy, barrier, convert, launch, special, warp
 from kdsl_core.lang.scalar import Scalar, as_scalar
-from kdsl_core.lang.tensor import Tensor, operand_of
+from kdsl_core.lang.tensor import operand_of
 from kdsl_core.lang.tracer import builder, current
 from kdsl_core.loc import here
 
@@ -221,54 +221,9 @@ def warp_reduce(op: Any, value: Any) -> Scalar:
     return total
 
 
-# -- atomics ---------------------------------------------------------------------------------
-def _atomic(name: str, tensor: Tensor, coord: Any, value: Any, compare: Any = None) -> Scalar:
-    place = tensor.place(coord)
-    b = builder()
-    scalar = as_scalar(value, tensor.dtype)
-    compared = None if compare is None else as_scalar(compare, tensor.dtype).operand
-    old = atomic.atomic(
-        b, tensor.space, place.address, name, scalar.operand, compare=compared, offset=place.offset
-    )
-    return Scalar(old)
-
-
-def atomic_add(tensor: Tensor, coord: Any, value: Any) -> Scalar:
-    """Add to an element in one step; returns what it held before.
-
-    Memory: relaxed, at the scope of the GPU.
-    """
-    return _atomic("add", tensor, coord, value)
-
-
-def atomic_min(tensor: Tensor, coord: Any, value: Any) -> Scalar:
-    """Replace an element by the smaller of it and `value`; returns what it held before."""
-    return _atomic("min", tensor, coord, value)
-
-
-def atomic_max(tensor: Tensor, coord: Any, value: Any) -> Scalar:
-    """Replace an element by the larger of it and `value`; returns what it held before."""
-    return _atomic("max", tensor, coord, value)
-
-
-def atomic_exchange(tensor: Tensor, coord: Any, value: Any) -> Scalar:
-    """Set an element; returns what it held before."""
-    return _atomic("exch", tensor, coord, value)
-
-
-def atomic_cas(tensor: Tensor, coord: Any, compare: Any, value: Any) -> Scalar:
-    """Set an element to `value` if it equals `compare`; returns what it held before."""
-    return _atomic("cas", tensor, coord, value, compare)
-
-
 __all__ = [
     "all_sync",
     "any_sync",
-    "atomic_add",
-    "atomic_cas",
-    "atomic_exchange",
-    "atomic_max",
-    "atomic_min",
     "ballot",
     "block_dim",
     "block_idx",

@@ -60,13 +60,17 @@ def _check_registers(kernel: Kernel, ops: Iterable[WgmmaOp]) -> None:
 
 
 # -- the walk --------------------------------------------------------------------------------------
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Use:
-    """A register in use by `op`; `age` counts commits since, and is 0 before the first."""
+    """Registers in use by `op`; `age` counts commits since, and is 0 before the first."""
 
     op: WgmmaOp
     age: int
     accumulates: bool
+
+    def older(self) -> _Use:
+        """The same after one more commit."""
+        return _Use(self.op, self.age + 1, self.accumulates)
 
 
 @dataclass
@@ -124,9 +128,8 @@ class _Walk:
         elif isinstance(op, WgmmaFenceOp):
             state.touched.clear()
         elif isinstance(op, WgmmaCommitOp):
-            state.flying = {
-                r: _Use(use.op, use.age + 1, use.accumulates) for r, use in state.flying.items()
-            }
+            older = {use: use.older() for use in set(state.flying.values())}
+            state.flying = {register: older[use] for register, use in state.flying.items()}
         elif isinstance(op, WgmmaWaitOp):
             state.flying = {r: use for r, use in state.flying.items() if use.age <= op.pending}
         elif isinstance(op, LoopOp):
@@ -145,11 +148,12 @@ class _Walk:
         for register in (*op.d, *op.a_registers):
             if register in state.touched:
                 raise _unfenced(op, register)
+        mine = _Use(op, 0, True)
         for register in op.d:
             use = state.flying.get(register)
             if use is not None and not use.accumulates:
                 raise _in_flight(op, "writes", use)
-            state.flying[register] = _Use(op, 0, True)
+            state.flying[register] = mine
         for register in op.a_registers:
             use = state.flying.get(register)
             if use is not None and use.accumulates:

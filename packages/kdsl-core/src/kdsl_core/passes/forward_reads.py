@@ -8,11 +8,11 @@ dead.
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
 
 from kdsl_core.ir import Block, Kernel, Op, Operand, Value, Var
 from kdsl_core.isa.control import LoopOp
 from kdsl_core.isa.register import MoveOp
+from kdsl_core.records import dataclass
 
 
 def forward_reads(kernel: Kernel) -> None:
@@ -24,7 +24,7 @@ def forward_reads(kernel: Kernel) -> None:
         _replace(kernel.body, chosen)
 
 
-@dataclass(slots=True)
+@dataclass(eq=False)
 class _Snapshot:
     """A snapshot: its variable, where it was taken, and until when the variable must not change."""
 
@@ -35,7 +35,7 @@ class _Snapshot:
     last: int
 
 
-@dataclass(slots=True)
+@dataclass(eq=False)
 class _Use:
     """A use of a snapshot inside a nested operation; it counts until that operation's end."""
 
@@ -87,7 +87,7 @@ class _Scan:
 
     def uses(self, op: Op) -> None:
         for operand in op.reads():
-            snapshot = self.snapshots.get(operand)
+            snapshot = self.snapshots.get(operand) if isinstance(operand, Value) else None
             if snapshot is None:
                 continue
             inside = snapshot.depth < len(self.path)
@@ -118,7 +118,7 @@ class _Scan:
 
 def _replace(block: Block, chosen: dict[Operand, Var]) -> None:
     def change(operand: Operand) -> Operand:
-        return chosen.get(operand, operand)
+        return chosen.get(operand, operand) if isinstance(operand, Value) else operand
 
     for index, op in enumerate(block.ops):
         for region in op.regions():

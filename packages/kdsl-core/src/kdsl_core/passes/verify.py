@@ -10,6 +10,9 @@ from kdsl_core.errors import VerifyError
 from kdsl_core.ir import Block, Const, Kernel, Op, Operand, Value, Var
 from kdsl_core.isa.control import BreakOp, ContinueOp, LoopOp
 
+_ALWAYS_DEFINED = (Var, Const)
+_JUMPS = (BreakOp, ContinueOp)
+
 
 def verify(kernel: Kernel) -> None:
     """Raise VerifyError or TypeMismatch at the author's line of the first broken rule."""
@@ -45,7 +48,7 @@ class _Scope:
         self.reads(op)
         for region in op.regions():
             self.nested(region)
-        if isinstance(op, BreakOp | ContinueOp) and not self.loops:
+        if isinstance(op, _JUMPS) and not self.loops:
             raise VerifyError(
                 f"{op.name} stands outside of a loop",
                 code="K421",
@@ -66,7 +69,7 @@ class _Scope:
 
     def reads(self, op: Op) -> None:
         for operand in op.reads():
-            if isinstance(operand, Var | Const) or operand in self.defined:
+            if isinstance(operand, _ALWAYS_DEFINED) or operand in self.defined:
                 continue
             raise _undefined(op, operand, written=operand in self.written)
 

@@ -46,21 +46,21 @@ def read_file(path: Path, owners: Collection[int]) -> bytes | None:
         _close(descriptor)
 
 
-def write_file(path: Path, data: bytes) -> None:
-    """Put `data` under `path`: written under another name, synced, then renamed.
+def write_file(path: Path, data: bytes, *, synced: bool = True) -> None:
+    """Put `data` under `path`: written under another name, `synced`, then renamed.
 
+    The folder is not synced: what a crash makes of the rename is the old file or the new one.
     Raises: OSError; nothing is left then.
     """
     name = f".{path.stem}.{os.getpid()}.{os.urandom(4).hex()}{TEMPORARY}"
     temporary = path.with_name(name)
     try:
-        _write(temporary, data)
+        _write(temporary, data, synced)
         os.replace(temporary, path)
     except OSError:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
-    _sync_directory(path.parent)
 
 
 def age_s(path: Path) -> float:
@@ -80,29 +80,21 @@ def remove(path: Path) -> bool:
     return True
 
 
-def _write(path: Path, data: bytes) -> None:
+def _write(path: Path, data: bytes, synced: bool) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(path, flags, 0o600)
     try:
         left = memoryview(data)
         while left:
             left = left[os.write(descriptor, left) :]
-        os.fsync(descriptor)
+        if synced:
+            os.fsync(descriptor)
     finally:
         _close(descriptor)
 
 
 def _close(descriptor: int) -> None:
-    # After fsync a refused close cannot lose anything, and after reading there is nothing to lose.
+    # After fsync a refused close cannot lose anything, and after reading there is nothing to lose;
+    # what it takes from a note, the note's seal shows.
     with contextlib.suppress(OSError):
         os.close(descriptor)
-
-
-def _sync_directory(directory: Path) -> None:
-    # Some network file systems refuse this; the entry is then only less sure to survive a crash.
-    with contextlib.suppress(OSError):
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            _close(descriptor)

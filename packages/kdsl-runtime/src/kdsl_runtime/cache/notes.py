@@ -51,4 +51,5 @@ def _write(disk: DiskCache, subject: str, stated: str, text: str) -> None:
     path, rest = disk.note_path(subject), f"{stated}\n{text}".encode()
     for directory in (disk.root, path.parent.parent, path.parent):
         make_private(directory)
-    write_file(path, hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest)
+    sealed = hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest
+    write_file(path, sealed, synced=False)  # what a crash leaves of it has a broken seal
