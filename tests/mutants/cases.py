@@ -13,7 +13,9 @@ from mutants.channelwise import channelwise
 from mutants.convolutions import convolutions
 from mutants.launch import BF16, F32, Launch, matrix, nothing
 from mutants.products import ampere, gated_pairs, hopper
+from mutants.products_of_rows import products_of_rows
 from mutants.reductions import row_kernels
+from mutants.separable import separables
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -63,6 +65,6 @@ def _examples() -> dict[str, Launch]:
 def cases() -> dict[str, Launch]:
     """Every kernel that is mutated, by name."""
     return {
-        **ampere(), **hopper(), **gated_pairs(), **row_kernels(), **attentions(), **convolutions(),
-        **channelwise(), **_examples(),
+        **ampere(), **hopper(), **gated_pairs(), **products_of_rows(), **row_kernels(),
+        **attentions(), **convolutions(), **channelwise(), **separables(), **_examples(),
     }  # fmt: skip

@@ -12,6 +12,7 @@ from core.isa.warps import Bench, ptx_of
 from kdsl_core.dtypes import BY_NAME, DType, bf16, f16, f32, i8, i32, tf32, u8, u32
 from kdsl_core.errors import TypeMismatch
 from kdsl_core.ir import Array, Effect, target_of
+from kdsl_core.ir.protocols import Accumulation
 from kdsl_core.isa.mma import (
     MMA_SHAPES,
     MmaShape,
@@ -173,10 +174,10 @@ def build(d: int = 4, a: int = 4, b: int = 2, dtype: DType = u32) -> Any:
     return bench.kernel.body.ops[0]
 
 
-@pytest.mark.parametrize("places", ["rectangle", "corner missing", "twice"])
+@pytest.mark.parametrize("places", ["rectangle", "corner missing", "twice", "turned", "one longer"])
 @pytest.mark.parametrize("shape", [MMA_SHAPES[1], MMA_SHAPES[2], MMA_SHAPES[-1]], ids=row_id)
 def test_many_at_once(shape: MmaShape, places: str) -> None:
-    """Products of fragments that meet, or do not all meet, give the bits of each one alone."""
+    """Sums of fragments that meet, or do not all meet, give the bits of each step alone."""
     rng = np.random.default_rng(0)
 
     def fragment(matrix: str) -> list[Array]:
@@ -184,12 +185,23 @@ def test_many_at_once(shape: MmaShape, places: str) -> None:
         bits = rng.integers(0x3C00, 0x4400, (count, 3, 32, 2), dtype=np.uint16)
         return [np.ascontiguousarray(x).view(kind)[..., 0] for x in bits]
 
-    a, b = [fragment("a") for _ in range(2)], [fragment("b") for _ in range(3)]
-    many = [(x, y, fragment("c")) for x in a for y in b]
-    many = {"rectangle": many, "corner missing": many[:-1], "twice": [*many, many[0]]}[places]
+    steps = []
+    for _ in range(3):
+        a, b = [fragment("a") for _ in range(2)], [fragment("b") for _ in range(3)]
+        steps.append([(x, y) for x in a for y in b])
+    many = [Accumulation(fragment("c"), list(each)) for each in zip(*steps, strict=True)]
+    many = {
+        "rectangle": many,
+        "corner missing": many[:-1],
+        "twice": [*many, many[0]],
+        "turned": [*many[:-1], Accumulation(many[-1].start, many[-1].steps[::-1])],
+        "one longer": [*many[:-1], Accumulation(many[-1].start, many[-1].steps * 2)],
+    }[places]
     run = evaluation(shape, "exact")
-    for alone, found in zip(many, run(many), strict=True):
-        np.testing.assert_array_equal(np.array(found), np.array(run([alone])[0]))
+    for (now, inputs), found in zip(many, run(many), strict=True):
+        for step in inputs:
+            (now,) = run([Accumulation(now, [step])])
+        np.testing.assert_array_equal(np.array(found), np.array(now))
 
 
 def test_text_and_needs() -> None:

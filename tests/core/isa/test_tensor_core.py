@@ -11,7 +11,7 @@ import pytest
 
 from kdsl_core.errors import TypeMismatch
 from kdsl_core.isa import tensor_core_sums
-from kdsl_core.isa.tensor_core import multiply_accumulate
+from kdsl_core.isa.tensor_core import accumulate_products, multiply_accumulate
 from kdsl_core.isa.tensor_core_operands import prepare
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "tensor_core" / "h200.npz"
@@ -131,6 +131,33 @@ def test_products_that_meet_one_a(monkeypatch: pytest.MonkeyPatch, order: str, b
     for i in range(len(order)):
         alone = multiply_accumulate(a[i], b[i], c[i], "wgmma")
         np.testing.assert_array_equal(together[i].view(np.uint32), alone.view(np.uint32))
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("family", ["mma.sync", "wgmma"])
+@pytest.mark.parametrize("data", ["usual", "huge", "infinite"])
+@pytest.mark.parametrize("block", [64, 1 << 17])
+def test_a_chain_gives_the_bits_of_its_steps(
+    monkeypatch: pytest.MonkeyPatch, data: str, family: Any, name: str, block: int
+) -> None:
+    """Instructions one after the other, also where sums overflow or an operand is infinite."""
+    rng, dtype = np.random.default_rng(0), TYPES[name]
+    k, far = 32 // np.dtype(dtype).itemsize, name in ("bf16", "tf32")
+    factors = (62, 63) if data == "huge" and far else (-4, 7)
+    sums = (120, 127) if data == "huge" else (-9, 9)
+    for m, n, batch in ((16, 8, 24), (16, 40, 6)):
+        a, b = (of_exponents(rng, (5, batch, rows, k), *factors, dtype) for rows in (m, n))
+        a[:, 1], c = a[:, 0], of_exponents(rng, (batch, m, n), *sums, np.float32)
+        if data == "infinite":
+            a[3, 0, 2, 1] = np.nan if name == "e4m3" else np.inf
+        with monkeypatch.context() as in_blocks:
+            in_blocks.setattr(tensor_core_sums, "BLOCK_PRODUCTS", block)
+            together = accumulate_products(a, b, c, family)
+        for step in range(5):
+            c = multiply_accumulate(a[step], b[step], c, family)
+        np.testing.assert_array_equal(together.view(np.uint32), c.view(np.uint32))
+        assert np.isfinite(c).all() == (data == "usual" or (data == "huge" and not far))
 
 
 def test_wide_tiles_agree_with_narrow_ones(h200: Any) -> None:

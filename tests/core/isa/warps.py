@@ -21,7 +21,7 @@ from kdsl_core.ir import (
     SharedAlloc,
     Var,
 )
-from kdsl_core.ir.protocols import Evaluation, Inputs, Sum
+from kdsl_core.ir.protocols import Accumulation, Evaluation, Inputs, Sum
 
 GLOBAL_BASE = 1 << 40
 SHARED_BASE = 1 << 10
@@ -55,8 +55,15 @@ class Warps:
         chosen = self.active if where is None else self.active & where
         self.registers[reg] = np.where(chosen, value, old)
 
-    def compute(self, registers: tuple[Reg, ...], inputs: Inputs, evaluate: Evaluation) -> None:
-        (values,) = evaluate([inputs])
+    def compute(
+        self,
+        registers: tuple[Reg, ...],
+        old: Sequence[Operand],
+        inputs: Inputs,
+        evaluate: Evaluation,
+    ) -> None:
+        start = [np.broadcast_to(self.read(operand), (self.warps, 32)) for operand in old]
+        (values,) = evaluate([Accumulation(start, [inputs])])
         for reg, value in zip(registers, values, strict=True):
             self.write(reg, value)
 

@@ -73,7 +73,7 @@ def test_symbols_and_scalars_obey_one_algebra(sizes: tuple[int, int]) -> None:
 
 
 def test_sizes_of_other_kinds() -> None:
-    """NumPy's integers count as Python's; names and fractions are refused where they are written."""
+    """NumPy's integers count as Python's; names and fractions are refused where they stand."""
     spec = kd.spec("f32", (np.int64(4), 6), strides=(np.int64(8), np.int32(1)))
     assert [type(n) for n in (*spec.shape, *spec.strides)] == [int] * 4
     for given in ({"shape": ("n",)}, {"shape": (4, 2.0)}, {"shape": (4,), "strides": (None,)}):

@@ -147,11 +147,62 @@ def test_accumulators_of_two_groups() -> None:
     for group, value in ((first, 1.0), (second, 5.0), (first, 2.0)):
         matrices = np.full((group.size, 3), value, np.float32)
         file.write_matrices(registers, matrices, spread, group)
-    assert spreads == [2, 1]  # the first ones of each group; the second of one is not wanted yet
+    assert not spreads  # nobody wants a register yet
     assert file.matrices(registers, first)[0, 0] == 2.0
     assert file.matrices(registers, both) is None
     assert file.read(registers[1], second)[0, 0] == 6.0
-    assert file.matrices(registers, second) is None and spreads == [2, 1, 1]
+    assert file.matrices(registers, second) is None and spreads == [1]
     file.write(registers[0], np.full((2, LANES), 9.0, np.float32), first, None)
     assert [float(file.read(registers[0], both)[row, 0]) for row in range(3)] == [9.0, 5.0, 9.0]
     assert [float(file.read(registers[1], both)[row, 0]) for row in range(3)] == [3.0, 6.0, 3.0]
+
+
+def test_what_groups_write_stays_theirs() -> None:
+    """A group reads its own value in the form it had; who has other warps, too, reads all of it."""
+    register, file = Var(f32), RegisterFile(4)
+    both, first, second, later = (
+        Group(np.array(rows), None, 0, 4, 0) for rows in (range(4), [0, 2], [1, 3], [2, 3])
+    )
+    one, two = (np.full((1, 1), value, np.float32) for value in (1.0, 2.0))
+    file.write(register, one, first, None)
+    assert file.undefined(register, first) is None
+    np.testing.assert_array_equal(file.undefined(register, second), np.ones((2, LANES), bool))
+    file.write(register, one, first, None)
+    file.write(register, two, second, None)
+    again = Group(np.array([0, 2]), None, 7, 4, 0)
+    assert file.read(register, again) is one and file.read(register, second) is two
+    file.write(register, one + two, later, None)
+    assert file.read(register, both)[:, 0].tolist() == [1.0, 2.0, 3.0, 3.0]
+    file.write(register, two, first, np.arange(LANES)[None] < 5)
+    assert file.read(register, both)[:, 4].tolist() == [2.0, 2.0, 2.0, 3.0]
+    assert file.read(register, both)[:, 5].tolist() == [1.0, 2.0, 3.0, 3.0]
+
+
+def test_steps_wait_for_one_another() -> None:
+    """Steps that go on with a sum are evaluated with it, when somebody reads or writes it."""
+    registers = [(Var(f32),) for _ in range(2)]
+    file, asked = RegisterFile(2), []
+    group, other = (Group(np.array(rows), None, 0, 2, 0) for rows in ([0, 1], [1]))
+
+    def evaluate(many: Any) -> Any:
+        asked.append([len(one.steps) for one in many])
+        return [[sum((step[0][0] for step in one.steps), one.start[0])] for one in many]
+
+    def add(number: int, to: Any, value: float, who: Group = group) -> None:
+        inputs = [[np.full((who.size, LANES), value, np.float32)]]
+        file.write_later(registers[number], to, inputs, evaluate, who)
+
+    def now(number: int) -> list[float]:
+        return file.read(registers[number][0], group)[:, 0].tolist()
+
+    for (register,) in registers:
+        file.write(register, np.zeros((1, 1), np.float32), group, None)
+    add(0, registers[0], 1.0)
+    add(1, registers[1], 2.0)
+    add(0, registers[0], 4.0)
+    assert not asked and now(1) == [2.0, 2.0] and asked == [[2, 1]] and now(0) == [5.0, 5.0]
+    add(0, registers[0], 8.0)
+    add(1, registers[0], 16.0)  # begins with what the first gives
+    assert asked[1:] == [[1]] and now(1) == [29.0, 29.0]
+    add(0, registers[0], 1.0, other)
+    assert now(0) == [13.0, 14.0] and now(1) == [29.0, 29.0]

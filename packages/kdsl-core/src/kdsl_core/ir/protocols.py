@@ -19,10 +19,19 @@ if TYPE_CHECKING:
     from kdsl_core.ir.op import Op
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-Inputs: TypeAlias = Sequence[Sequence[Array]]  # of one evaluation: operands' registers (W, 32)
+Inputs: TypeAlias = Sequence[Sequence[Array]]  # of one instruction: operands' registers (W, 32)
+
+
+class Accumulation(NamedTuple):
+    """Instructions one after the other, each of which updates the same registers (W, 32)."""
+
+    start: Sequence[Array]
+    steps: Sequence[Inputs]
+
+
 Evaluation: TypeAlias = Callable[
-    [Sequence[Inputs]], list[list[Array]]
-]  # results' registers of each
+    [Sequence[Accumulation]], list[list[Array]]
+]  # the registers of each at its end
 
 
 class Sum(NamedTuple):
@@ -157,10 +166,17 @@ class Machine(Protocol):
     def write(self, reg: Reg, value: Array, *, where: Array | None = None) -> None:
         """Set a register in active lanes (and in `where`, a bool array, when given)."""
 
-    def compute(self, registers: tuple[Reg, ...], inputs: Inputs, evaluate: Evaluation) -> None:
-        """Set registers of all lanes to what a function, given many such inputs, makes of these.
+    def compute(
+        self,
+        registers: tuple[Reg, ...],
+        old: Sequence[Operand],
+        inputs: Inputs,
+        evaluate: Evaluation,
+    ) -> None:
+        """Set registers of all lanes to what a function makes of old ones and of inputs.
 
-        The machine may wait with it for others of the same function.
+        The machine may wait with it for others of the same function, also for those that go on
+        with what this one gives.
         """
 
     def sums(self, operands: Sequence[Operand]) -> list[Sum] | None:
@@ -359,18 +375,19 @@ class Machine(Protocol):
         `warpgroup_wait` covers it. `descriptor` is (W, 32), equal in all lanes.
         """
 
-    def warpgroup_matrices(self, registers: tuple[Reg, ...]) -> Array | None:
-        """The matrices that `warpgroup_write` gave accumulators, where nothing changed them."""
+    def warpgroup_matrices(self, registers: tuple[Reg, ...]) -> Any:
+        """What `warpgroup_write` gave accumulators, where nothing changed them since; else None."""
 
     def warpgroup_write(
         self,
         registers: tuple[Reg, ...],
-        matrices: Array,
-        spread: Callable[[Array], list[Array]],
+        matrices: Any,
+        spread: Callable[[Any], list[Array]],
     ) -> None:
         """Set accumulators that stay in flight until `warpgroup_wait` covers the open group.
 
-        `spread` gives the registers of matrices (W, …).
+        `spread` gives the registers that matrices, in whatever form, stand for; it is called when
+        somebody reads one.
         """
 
     def warpgroup_uses(self, registers: tuple[Reg, ...]) -> None:

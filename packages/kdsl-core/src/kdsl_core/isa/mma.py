@@ -14,19 +14,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache, partial
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 
 from kdsl_core.dtypes import DType, bf16, e4m3, e5m2, f16, f32, i8, i32, tf32, u8, u32
 from kdsl_core.errors import TypeMismatch
 from kdsl_core.ir import Array, Builder, Effect, Machine, Need, Op, Operand, PtxWriter
-from kdsl_core.ir.protocols import Evaluation, Inputs
+from kdsl_core.ir.protocols import Accumulation, Evaluation
 from kdsl_core.ir.target import BASELINE
 from kdsl_core.isa.operands import Register, expect_count, expect_type, in_register, lanes
 from kdsl_core.records import dataclass
 
 LANES = 32
+_Fragments: TypeAlias = "list[Sequence[Array]]"  # the registers (W, 32) of each
 _FP8 = Need(sm=89, ptx=(8, 4))
 
 
@@ -142,44 +143,83 @@ def scatter(shape: MmaShape, matrix: str, values: Array) -> Array:
 
 @cache
 def evaluation(shape: MmaShape, numerics: Literal["exact", "fast"]) -> Evaluation:
-    """D's registers for each of many A, B and C, given as registers (W, 32) of the same warps."""
-    return partial(_multiply_all, shape, numerics)
+    """D's registers after each of many accumulations, whose steps take A's and B's registers."""
+    return partial(_accumulate_all, shape, numerics)
 
 
-def _multiply_all(
-    shape: MmaShape, numerics: Literal["exact", "fast"], many: Sequence[Inputs]
+def _accumulate_all(
+    shape: MmaShape, numerics: Literal["exact", "fast"], many: Sequence[Accumulation]
 ) -> list[list[Array]]:
     """Where every A meets every B, they are the parts of one tall and of one wide matrix."""
-    from kdsl_core.isa.tensor_core import multiply_accumulate  # not needed where nothing runs
+    from kdsl_core.isa.tensor_core import accumulate_products  # not needed where nothing runs
 
-    if len(many) == 1:
-        a, b, c = (gather(shape, *x) for x in zip("abc", map(list, many[0]), strict=True))
-        d = scatter(shape, "c", multiply_accumulate(a, b, c, numerics=numerics))
-        return [[d[:, index] for index in range(d.shape[1])]]
-    (row, tall), (column, wide) = (_numbered([inputs[i] for inputs in many]) for i in range(2))
-    places = list(zip(row, column, strict=True))
-    if len(set(places)) < len(many) or len(many) < len(tall) * len(wide):  # some do not meet
-        return [_multiply_all(shape, numerics, [inputs])[0] for inputs in many]
-    old = _matrices(shape, "c", [inputs[2] for inputs in many])
-    warps, size = old.shape[1], (len(tall), shape.m, len(wide), shape.n)
-    whole = np.empty((warps, *size), old.dtype)
+    if len(many) == len(many[0].steps) == 1:
+        return [_multiply(shape, numerics, many[0])]
+    grid = _grid(many)
+    if grid is None:  # some do not meet
+        return [_accumulate_all(shape, numerics, [alone])[0] for alone in many]
+    places, tall, wide = grid
+    old = _matrices(shape, "c", [accumulation.start for accumulation in many])
+    steps, warps = len(many[0].steps), old.shape[1]
+    whole = np.empty((warps, len(tall) // steps, shape.m, len(wide) // steps, shape.n), old.dtype)
     for (i, j), matrix in zip(places, old, strict=True):
         whole[:, i, :, j] = matrix
     a, b = (
-        _matrices(shape, name, x).swapaxes(0, 1).reshape(warps, -1, shape.k)
+        _matrices(shape, name, x)
+        .reshape(steps, -1, warps, *shape._matrix(name)[:2])
+        .swapaxes(1, 2)
+        .reshape(steps, warps, -1, shape.k)
         for name, x in (("a", tall), ("b", wide))
     )
-    c = whole.reshape(warps, size[0] * size[1], -1)
-    d = multiply_accumulate(a, b, c, numerics=numerics).reshape(whole.shape)
+    c = whole.reshape(warps, whole.shape[1] * shape.m, -1)
+    d = accumulate_products(a, b, c, numerics=numerics).reshape(whole.shape)
     values = scatter(shape, "c", np.concatenate([d[:, i, :, j] for i, j in places]))
     return [list(part.swapaxes(0, 1)) for part in values.reshape(len(many), warps, -1, LANES)]
 
 
-def _numbered(fragments: list[Sequence[Array]]) -> tuple[list[int], list[Sequence[Array]]]:
+def _multiply(
+    shape: MmaShape, numerics: Literal["exact", "fast"], one: Accumulation
+) -> list[Array]:
+    """One accumulation of one step."""
+    from kdsl_core.isa.tensor_core import multiply_accumulate  # not needed where nothing runs
+
+    fragments = *one.steps[0], one.start
+    a, b, c = (gather(shape, m, list(x)) for m, x in zip("abc", fragments, strict=True))
+    d = scatter(shape, "c", multiply_accumulate(a, b, c, numerics=numerics))
+    return [d[:, index] for index in range(d.shape[1])]
+
+
+def _grid(
+    many: Sequence[Accumulation],
+) -> tuple[list[tuple[int, int]], _Fragments, _Fragments] | None:
+    """Row and column of each accumulation, and A's and B's fragments of all steps.
+
+    None where some A and B of a step do not meet, or places change from step to step.
+    """
+    tall: _Fragments = []
+    wide: _Fragments = []
+    places: list[tuple[int, int]] = []
+    if len({len(accumulation.steps) for accumulation in many}) > 1:
+        return None
+    for step in range(len(many[0].steps)):
+        (row, rows), (column, columns) = (
+            _numbered([accumulation.steps[step][i] for accumulation in many]) for i in range(2)
+        )
+        now = list(zip(row, column, strict=True))
+        meet = len(set(now)) == len(many) == len(rows) * len(columns)
+        if not meet or (step and now != places):
+            return None
+        places = now
+        tall += rows
+        wide += columns
+    return places, tall, wide
+
+
+def _numbered(fragments: _Fragments) -> tuple[list[int], _Fragments]:
     """The number of each fragment among the distinct ones, and those; arrays are never changed."""
     distinct: dict[tuple[int, ...], int] = {}
     numbers: list[int] = []
-    firsts: list[Sequence[Array]] = []
+    firsts: _Fragments = []
     for registers in fragments:
         numbers.append(distinct.setdefault(tuple(map(id, registers)), len(distinct)))
         if len(distinct) > len(firsts):
@@ -187,7 +227,7 @@ def _numbered(fragments: list[Sequence[Array]]) -> tuple[list[int], list[Sequenc
     return numbers, firsts
 
 
-def _matrices(shape: MmaShape, matrix: str, fragments: list[Sequence[Array]]) -> Array:
+def _matrices(shape: MmaShape, matrix: str, fragments: _Fragments) -> Array:
     """The matrices [n, W, rows, columns] of n fragments."""
     rows, columns, dtype = shape._matrix(matrix)
     held = np.stack([register for registers in fragments for register in registers])
@@ -247,8 +287,8 @@ class MmaOp(Op):
         w.emit(f"{self.shape.text} {fragments}")
 
     def simulate(self, m: Machine) -> None:
-        inputs = [[lanes(m, x) for x in operands] for operands in (self.a, self.b, self.c)]
-        m.compute(self.d, inputs, evaluation(self.shape, m.numerics))
+        inputs = [[lanes(m, x) for x in operands] for operands in (self.a, self.b)]
+        m.compute(self.d, self.c, inputs, evaluation(self.shape, m.numerics))
         m.count("mma")
 
 

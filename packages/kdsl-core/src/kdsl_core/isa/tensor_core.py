@@ -27,7 +27,7 @@ import numpy as np
 
 from kdsl_core.errors import TypeMismatch
 from kdsl_core.isa.tensor_core_operands import Array, Operand, names, prepare
-from kdsl_core.isa.tensor_core_sums import Family, sums_of_products, sums_side_by_side
+from kdsl_core.isa.tensor_core_sums import Family, sums_of_products
 
 _ACCUMULATORS = (np.dtype(np.float32), np.dtype(np.float16), np.dtype(np.int32))
 _NAN: dict[np.dtype[Any], Any] = {
@@ -53,18 +53,55 @@ def multiply_accumulate(
     Raises: TypeMismatch for a type or K that no instruction takes.
     Source: PTX ISA 9.0 `mma`, `wgmma.mma_async`; recordings of an H200, docs/facts.md.
     """
-    a = a if isinstance(a, Operand) else prepare(a)
-    b = b if isinstance(b, Operand) else prepare(b)
+    a, b = _operand(a), _operand(b)
     _check(a, b, c)
+    return _one(a, b, c, family, numerics)
+
+
+def accumulate_products(
+    a: Array,
+    b: Array,
+    c: Array,
+    family: Family = "mma.sync",
+    *,
+    numerics: Literal["exact", "fast"] = "exact",
+) -> Array:
+    """C + A₀·B₀ᵀ + A₁·B₁ᵀ + … as tensor-core instructions one after the other compute it.
+
+    It is what `multiply_accumulate` gives in S steps, with less work around each.
+
+    Shapes: a [S, ..., M, K], b [S, ..., N, K], c and the result [..., M, N]; batch axes broadcast.
+    Raises: as `multiply_accumulate`.
+    """
+    ours, theirs = prepare(a), prepare(b)
+    _check(ours, theirs, c)
+    if c.dtype != np.int32 and numerics != "fast" and _finite(ours, theirs, c):
+        d = sums_of_products(ours, theirs, c, family)
+        if np.isfinite(d).all():
+            return d
+    for i in range(len(a)):
+        c = _one(ours.step(i), theirs.step(i), c, family, numerics)
+    return c
+
+
+def _one(
+    a: Operand, b: Operand, c: Array, family: Family, numerics: Literal["exact", "fast"]
+) -> Array:
+    """What one instruction computes."""
     if c.dtype == np.int32 or numerics == "fast":
-        product = a.rows @ b.rows.swapaxes(-1, -2)  # exact for int8: |sum| ≤ 32·255² < 2^24
+        product = a.rows[0] @ b.rows[0].swapaxes(-1, -2)  # exact for int8: |sum| ≤ 32·255² < 2^24
         return np.asarray(product.astype(c.dtype) + c)
-    d = sums_side_by_side(a, b, c, family)
-    if d is None:
-        d = sums_of_products(a, b, c, family)
-    if a.finite and b.finite and np.isfinite(c).all():
-        return d
-    return _patch_nonfinite(a, b, c, d)
+    d = sums_of_products(a, b, c, family)
+    return d if _finite(a, b, c) else _patch_nonfinite(a, b, c, d)
+
+
+def _operand(x: Array | Operand) -> Operand:
+    """The operand of a chain of one instruction."""
+    return x.alone() if isinstance(x, Operand) else prepare(x[None])
+
+
+def _finite(a: Operand, b: Operand, c: Array) -> bool:
+    return a.finite and b.finite and bool(np.isfinite(c).all())
 
 
 def _check(a: Operand, b: Operand, c: Array) -> None:
@@ -95,6 +132,6 @@ def _check(a: Operand, b: Operand, c: Array) -> None:
 def _patch_nonfinite(a: Operand, b: Operand, c: Array, d: Array) -> Array:
     """Put the infinities and NaN of IEEE arithmetic where an input was not finite."""
     with np.errstate(invalid="ignore"):
-        exact = a.rows.astype(np.float64) @ b.rows.astype(np.float64).swapaxes(-1, -2) + c
+        exact = a.rows[0].astype(np.float64) @ b.rows[0].astype(np.float64).swapaxes(-1, -2) + c
     d = np.where(np.isinf(exact), exact.astype(d.dtype), d)
     return np.where(np.isnan(exact), _NAN[d.dtype], d)

@@ -49,10 +49,22 @@ class Operand:
     lowest: int
     highest: int
 
-    def take(self, index: Array, shape: tuple[int, ...]) -> Operand:
-        """The matrices of some numbers in the batch, in another shape."""
+    def alone(self) -> Operand:
+        """The operand of a chain of one instruction."""
+        rows, value, exponent = (x[None] for x in (self.rows, self.value, self.exponent))
+        return replace(self, rows=rows, value=value, exponent=exponent)
+
+    def step(self, number: int) -> Operand:
+        """The operand of one instruction of a chain, as a chain of its own."""
         rows, value, exponent = (
-            x[index].reshape(shape) for x in (self.rows, self.value, self.exponent)
+            x[number : number + 1] for x in (self.rows, self.value, self.exponent)
+        )
+        return replace(self, rows=rows, value=value, exponent=exponent)
+
+    def take(self, index: Array, shape: tuple[int, ...]) -> Operand:
+        """The matrices [S, …] of some numbers in the batch, in another shape."""
+        rows, value, exponent = (
+            x[:, index].reshape(shape) for x in (self.rows, self.value, self.exponent)
         )
         return replace(self, rows=rows, value=value, exponent=exponent)
 

@@ -6,21 +6,19 @@ all. Both are exact but for the truncations of the rules.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from kdsl_core.isa.scratch import SCRATCH
 from kdsl_core.isa.tensor_core_operands import NARROW, OF_ZERO, Array, Operand, exponent_field
 from kdsl_core.isa.tensor_core_terms import (
     BLOCK_PRODUCTS,
-    SCRATCH,
     ZERO_8,
     Terms,
     alike_in,
     blocks,
-    flat,
     terms_of,
 )
 from kdsl_core.records import dataclass
@@ -32,71 +30,73 @@ _HIGHEST = 120  # E up to which no result of the narrow way overflows
 _LOWEST_WIDE = -300  # below each E but that of zeros alone, for which any finite scale will do
 _TOO_LARGE = 2.0**128  # what f32 has no finite number for, in any rounding
 _FIELD = np.int32(0x7F800000)  # of a float32: its exponent
+_EXPONENT_AT = np.int32(23)
 
 
 def sums_of_products(a: Operand, b: Operand, c: Array, family: Family) -> Array:
-    """A·Bᵀ + C by one instruction, a cache-sized block of outputs at a time.
+    """C + A₀·B₀ᵀ + A₁·B₁ᵀ + … by S instructions, a cache-sized block of outputs at a time.
 
-    What is not finite counts as 0. The longer of N and the batch is the inner loop.
+    What is not finite counts as 0, but what becomes so on the way is not followed: the caller looks
+    at the result. The longer of N and the batch is the inner loop.
 
-    Shapes: a [..., M, K], b [..., N, K], c and the result [..., M, N]; batch axes broadcast.
+    Shapes: a [S, ..., M, K], b [S, ..., N, K], c and the result [..., M, N]; batch axes broadcast.
     """
-    batch = np.broadcast_shapes(a.rows.shape[:-2], b.rows.shape[:-2], c.shape[:-2])
-    (m, k), n = a.rows.shape[-2:], b.rows.shape[-2]
-    old = flat(c, batch)
+    batch = np.broadcast_shapes(a.rows.shape[1:-2], b.rows.shape[1:-2], c.shape[:-2])
+    m, n = a.rows.shape[-2], b.rows.shape[-2]
+    old = c if c.shape[:-2] == batch else np.broadcast_to(c, (*batch, m, n))
+    old = old.reshape(-1, m, n)
+    alike = alike_in(a.rows, len(old)) if b.rows.ndim == 4 and b.rows.shape[1] == len(old) else None
+    if alike is not None:
+        return _side_by_side(a, b, old, alike, family).reshape(c.shape)
     wide = n >= len(old)  # products are [K, batch, M, N], else [K, M, N, batch]
     ours, theirs = (terms_of(x, batch, wide, at) for x, at in ((a, 3), (b, 2)))
     if not wide:
         old = np.ascontiguousarray(old.transpose(1, 2, 0))
-    step, kind = _step_of(a, b, c, family)
-    limit = max(BLOCK_PRODUCTS // max(k, 1), 1)
-    with np.errstate(over="ignore"):  # infinite results
-        if old.size <= limit:
-            new = step(ours, theirs, old, kind)
-        else:
-            new = np.empty_like(old)
-            for s in blocks(old.shape, limit):
-                new[s] = step(ours.block(s), theirs.block(s), old[s], kind)
+    new = _Chain(a, b, c, family).run(ours, theirs, old)
     if not wide:
         new = np.ascontiguousarray(new.transpose(2, 0, 1))
     return new.reshape(*batch, m, n)
 
 
-def sums_side_by_side(a: Operand, b: Operand, c: Array, family: Family) -> Array | None:
+def _side_by_side(a: Operand, b: Operand, c: Array, alike: Array, family: Family) -> Array:
     """`sums_of_products` [batch, M, N], all matrices B that meet one A as a wide one.
 
-    So the inner loops are longer. The blocks in one row of a grid have their A in common. None
-    where the batch has no such A, or not the same number of B for each.
+    So the inner loops are longer. The blocks in one row of a grid have their A in common.
     """
-    alike = alike_in(a.rows, b.rows, c)
-    if alike is None:
-        return None
-    (tiles, each), (m, n), k = alike.shape, c.shape[1:], a.rows.shape[-1]
-    ours = terms_of(a.take(alike[:, 0], (tiles, m, k)), (tiles,), True, 3)
-    theirs = terms_of(b.take(alike, (tiles, each * n, k)), (tiles,), True, 2)
-    step, kind = _step_of(a, b, c, family)
-    new, everywhere = np.empty_like(c), slice(None)
-    with np.errstate(over="ignore"):  # infinite results
-        for t, rows in blocks((tiles, m), max(BLOCK_PRODUCTS // (k * each * n), 1)):
-            old = c[alike[t], rows].swapaxes(1, 2)
-            block = (t, rows, everywhere)
-            wide = old.reshape(*old.shape[:2], -1)
-            d = step(ours.block(block), theirs.block(block), wide, kind)
-            new[alike[t], rows] = d.reshape(old.shape).swapaxes(1, 2)
+    (tiles, each), (m, n), (steps, *_, k) = alike.shape, c.shape[1:], a.rows.shape
+    ours = terms_of(a.take(alike[:, 0], (steps, tiles, m, k)), (tiles,), True, 3)
+    theirs = terms_of(b.take(alike, (steps, tiles, each * n, k)), (tiles,), True, 2)
+    old = c[alike].swapaxes(1, 2)
+    d = _Chain(a, b, c, family).run(ours, theirs, old.reshape(tiles, m, -1))
+    new = np.empty_like(c)
+    new[alike] = d.reshape(old.shape).swapaxes(1, 2)
     return new
 
 
-def _step_of(
-    a: Operand, b: Operand, c: Array, family: Family
-) -> tuple[Callable[..., Array], _Kind]:
-    """The function of one instruction, and how it works."""
-    fp8 = _is_fp8(a)
-    kind = _Kind(a.narrow and b.narrow, fp8 and family == "wgmma", c.dtype, a.highest + b.highest)
-    return _step_fp8_as_f16 if fp8 and family == "mma.sync" else _step, kind
+class _Chain:
+    """Instructions of one kind, one after the other."""
 
+    def __init__(self, a: Operand, b: Operand, c: Array, family: Family) -> None:
+        fp8 = a.dtype.itemsize == 1
+        top = a.highest + b.highest
+        self._kind = _Kind(a.narrow and b.narrow, fp8 and family == "wgmma", c.dtype, top)
+        self._step = _step_fp8_as_f16 if fp8 and family == "mma.sync" else _step
+        self._outputs = max(BLOCK_PRODUCTS // max(a.rows.shape[-1], 1), 1)  # at a time
 
-def _is_fp8(x: Operand) -> bool:
-    return x.dtype.itemsize == 1
+    def run(self, a: Terms, b: Terms, c: Array) -> Array:
+        """What becomes of C [*outputs], a cache-sized block at a time."""
+        with np.errstate(over="ignore"):  # infinite results
+            if c.size <= self._outputs:
+                return self._block(a, b, c)
+            d = np.empty_like(c)
+            for s in blocks(c.shape, self._outputs):
+                d[s] = self._block(a.block(s), b.block(s), c[s])
+            return d
+
+    def _block(self, a: Terms, b: Terms, c: Array) -> Array:
+        for i in range(len(a.value)):
+            c = self._step(a[i], b[i], c, self._kind)
+        return c
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,40 +126,46 @@ def _step(a: Terms, b: Terms, c: Array, kind: _Kind) -> Array:
     """Align, truncate, add and round; c and the result are [*outputs]."""
     c32 = c.astype(np.float32, copy=False)
     if kind.narrow:
-        top = _highest_powers(a, b, c.shape, kind)
-        np.maximum(top, c32.view(np.int32) & _FIELD, out=top)
+        top = _highest_powers(a, b, c32, kind)
         if _fits(top, c32):
             return _narrow_sum(a, b, c32, top, kind)
     return _wide_sum(a, b, c32, kind)
 
 
-def _highest_powers(a: Terms, b: Terms, outputs: tuple[int, ...], kind: _Kind) -> Array:
-    """The largest exponent among the products, as the bits of that power of two in float32.
-
-    0 where all products are 0.
-    """
+def _highest_powers(a: Terms, b: Terms, c: Array, kind: _Kind) -> Array:
+    """2^E as the bits of a float32, 0 where all terms are 0."""
+    shape = c.shape
+    top = SCRATCH.room("top", shape, np.int32)
     if a.small is None or b.small is None:
-        sums = (a.exponent + b.exponent).max(axis=0)
-        nothing, top = sums < _NARROWEST, sums.astype(np.int32)
+        highest = (a.exponent + b.exponent).max(axis=0)
+        least = _NARROWEST
+        np.add(highest, np.int32(127), out=top)
     else:
-        room = SCRATCH.room("exponents", (len(a.small), *outputs), np.int8)
-        sums = np.add(a.small, b.small, out=room).max(axis=0)
-        nothing, top = sums <= ZERO_8, sums.astype(np.int32)
-        top += np.int32(kind.highest)
-    top += np.int32(127)
-    top <<= np.int32(23)
-    if nothing.any():
-        top[nothing] = 0
-    return np.asarray(top)
+        sums = SCRATCH.room("exponents", (len(a.small), *shape), np.int8)
+        highest = SCRATCH.room("highest", shape, np.int8)
+        np.maximum.reduce(np.add(a.small, b.small, out=sums), axis=0, out=highest)
+        least = ZERO_8 + 1
+        np.add(highest, np.int32(kind.highest + 127), out=top)
+    top <<= _EXPONENT_AT
+    if highest.min() < least:
+        top[highest < least] = 0
+    field = SCRATCH.room("field", shape, np.int32)
+    return np.maximum(top, np.bitwise_and(c.view(np.int32), _FIELD, out=field), out=top)
 
 
 def _fits(top: Array, c: Array) -> bool:
-    """Whether `_narrow_sum` may be used with 2^E; where it is too low, C must be zero."""
+    """Whether `_narrow_sum` may be used with 2^E; where it is too low, C must be zero.
+
+    Then it is set to the least that may be.
+    """
     if int(top.max()) > _power(_HIGHEST):
         return False
     if int(top.min()) >= _power(_NARROWEST):
         return True
-    return not c[top < _power(_NARROWEST)].any()
+    if c[top < _power(_NARROWEST)].any():
+        return False
+    np.maximum(top, np.int32(_power(_NARROWEST)), out=top)
+    return True
 
 
 def _power(exponent: int) -> int:
@@ -181,26 +187,33 @@ def _narrow_sum(a: Terms, b: Terms, c: Array, top: Array, kind: _Kind) -> Array:
     * That integer is cut to the result's significant bits in float64. What is left is 0 or at least
       1, hence times 2^(E−F) at least 2^-125 and below 2^(32+120−25): no subnormal, no overflow.
     """
-    top = np.maximum(top, np.int32(_power(_NARROWEST)))
-    scale = np.subtract(np.uint32(_power(127 + kind.bits)), top.view(np.uint32)).view(np.float32)
-    shape = len(a.value), *c.shape
+    scale = SCRATCH.room("scale", c.shape, np.float32)
+    np.subtract(np.int32(_power(127 + kind.bits) - (1 << 32)), top, out=scale.view(np.int32))
+    terms = _sum_of_terms(a, b, scale)
+    scale *= c
+    total = SCRATCH.room("total", c.shape, np.float64)
+    np.add(terms, np.trunc(scale, out=scale), out=total)
+    inverse = np.subtract(top, np.int32(kind.bits << 23)).view(np.float32)
+    if kind.accumulator == np.float16:
+        return np.asarray((total * inverse).astype(np.float16))
+    bits = total.view(np.int64)
+    bits &= kind.mask
+    np.copyto(scale, total, casting="same_kind")
+    inverse *= scale
+    return inverse
+
+
+def _sum_of_terms(a: Terms, b: Terms, scale: Array) -> Array:
+    """The products times `scale`, each truncated, int32 [*outputs]."""
+    shape = len(a.value), *scale.shape
     products = SCRATCH.room("products", shape, np.float32)
-    terms = SCRATCH.room("terms", shape, np.int32)
     if a.value.shape[-1] == 1:  # of two ways to say the same, the faster one
         np.einsum("...mx,...xn->...mn", a.value, b.value, out=products)
     else:
         np.multiply(a.value, b.value, out=products)
     np.multiply(products, scale, out=products)
-    np.copyto(terms, products, casting="unsafe")
-    total = terms.sum(axis=0, dtype=np.int32).astype(np.float64)
-    scale *= c
-    total += np.trunc(scale, out=scale).astype(np.float64)
-    inverse = np.subtract(top, np.int32(kind.bits << 23)).view(np.float32)
-    if kind.accumulator == np.float16:
-        return np.asarray((total * inverse).astype(np.float16))
-    total.view(np.int64)[...] &= kind.mask
-    inverse *= total.astype(np.float32)
-    return inverse
+    total = SCRATCH.room("sum", scale.shape, np.int32)
+    return np.add.reduce(products, axis=0, dtype=np.int32, out=total)  # a cast truncates
 
 
 def _wide_sum(a: Terms, b: Terms, c: Array, kind: _Kind) -> Array:
@@ -227,7 +240,7 @@ def _step_fp8_as_f16(a: Terms, b: Terms, c: Array, kind: _Kind) -> Array:
     to_float32 = replace(kind, short=False, accumulator=np.dtype(np.float32))
     d = np.zeros(c.shape, np.float32)
     for part in (first, ~first):
-        d = _step(a.some(part), b.some(part), d, to_float32)
+        d = _step(a[part], b[part], d, to_float32)
     return (c + d).astype(c.dtype)
 
 

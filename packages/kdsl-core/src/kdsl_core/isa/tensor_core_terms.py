@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
@@ -13,16 +11,9 @@ import numpy as np
 from kdsl_core.isa.tensor_core_operands import Array, Operand
 from kdsl_core.records import dataclass
 
-BLOCK_PRODUCTS = 1 << 18  # products formed at a time, so that they stay in cache
+BLOCK_PRODUCTS = 1 << 17  # products formed at a time, so that they stay in cache
 ZERO_8 = -64  # stands for the exponent of 0 in 8 bits: below every sum of two others
 _SPAN = 31  # of an operand's exponents, up to which sums of two of them fit 8 bits, zeros apart
-
-
-def flat(x: Array, batch: tuple[int, ...]) -> Array:
-    """Matrices along one axis, the whole batch of them."""
-    if x.shape[:-2] != batch:
-        x = np.broadcast_to(x, (*batch, *x.shape[-2:]))
-    return x.reshape(-1, *x.shape[-2:])
 
 
 def blocks(shape: tuple[int, ...], limit: int) -> Iterator[tuple[slice, ...]]:
@@ -38,11 +29,12 @@ def blocks(shape: tuple[int, ...], limit: int) -> Iterator[tuple[slice, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """One operand of products: values, exponents (int16), and these in 8 bits where they fit.
+    """One operand of the products of a chain of instructions.
 
-    Those count from the operand's highest exponent on.
+    Values, exponents (int16), and these in 8 bits where they fit, which count from the operand's
+    highest exponent on.
 
-    Shapes: [K, …], which broadcast to [K, *outputs].
+    Shapes: [S, K, …], which broadcast to [S, K, *outputs]; of one instruction without S.
     """
 
     value: Array
@@ -51,28 +43,30 @@ class Terms:
 
     def block(self, s: tuple[slice, ...]) -> Terms:
         """What some outputs need."""
-        sizes = self.value.shape[1:]
-        at = (slice(None), *(x if n > 1 else slice(None) for x, n in zip(s, sizes, strict=True)))
-        return self._each(lambda x: x[at])
+        sizes = self.value.shape[2:]
+        sides = (x if n > 1 else slice(None) for x, n in zip(s, sizes, strict=True))
+        return self[(slice(None), slice(None), *sides)]
 
-    def some(self, chosen: Array) -> Terms:
-        """The chosen steps, bool (K,)."""
-        return self._each(lambda x: x[chosen])
-
-    def _each(self, part: Callable[[Array], Array]) -> Terms:
-        small = None if self.small is None else part(self.small)
-        return Terms(part(self.value), part(self.exponent), small)
+    def __getitem__(self, at: Any) -> Terms:
+        """A part of each array."""
+        small = None if self.small is None else self.small[at]
+        return Terms(self.value[at], self.exponent[at], small)
 
 
 def terms_of(x: Operand, batch: tuple[int, ...], wide: bool, missing: int) -> Terms:
-    """An operand [..., R, K] for products whose axis `missing`, were N innermost, it lacks."""
+    """An operand [S, ..., R, K] for products whose axis `missing`, were N innermost, it lacks.
+
+    Axes count without S.
+    """
     if not wide:
         missing -= 1
-    axes = (2, 0, 1) if wide else (2, 1, 0)
-    lacking = (*(slice(None),) * missing, None)
+    axes = (0, 3, 1, 2) if wide else (0, 3, 2, 1)
+    lacking = (*(slice(None),) * (missing + 1), None)
 
     def arranged(part: Array) -> Array:
-        return np.ascontiguousarray(flat(part, batch).transpose(axes))[lacking]
+        steps = part if part.shape[1:-2] == batch else _broadcast(part, batch)
+        flat = steps.reshape(len(part), -1, *part.shape[-2:])
+        return np.ascontiguousarray(flat.transpose(axes))[lacking]
 
     small = None
     if wide and x.highest - x.lowest <= _SPAN:
@@ -81,33 +75,22 @@ def terms_of(x: Operand, batch: tuple[int, ...], wide: bool, missing: int) -> Te
     return Terms(arranged(x.value), arranged(x.exponent), small)
 
 
-class Scratch(threading.local):
-    """Room for the products of a block, which each thread uses again and again.
+def _broadcast(part: Array, batch: tuple[int, ...]) -> Array:
+    """[S, ..., R, K] with the whole batch."""
+    steps, *own, rows, k = part.shape
+    part = part.reshape(steps, *(1,) * (len(batch) - len(own)), *own, rows, k)
+    return np.broadcast_to(part, (steps, *batch, rows, k))
 
-    New arrays of this size would be new pages of the process each time.
+
+def alike_in(a: Array, batch: int) -> Array | None:
+    """Numbers [tiles, each] of batch elements, in rows of those whose A [S, batch, M, K] is equal.
+
+    None where no two are, or not the same number of them each time.
     """
-
-    def __init__(self) -> None:
-        self._rooms: dict[str, Array] = {}
-
-    def room(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
-        """An array, whatever is in it."""
-        size = math.prod(shape)
-        room = self._rooms.get(name)
-        if room is None or room.size < size:
-            room = self._rooms[name] = np.empty(max(size, BLOCK_PRODUCTS), dtype)
-        return room[:size].reshape(shape)
-
-
-SCRATCH = Scratch()
-
-
-def alike_in(a: Array, b: Array, c: Array) -> Array | None:
-    """Numbers [tiles, each] of batch elements, in rows of those whose A is the same."""
-    if not (a.ndim == b.ndim == c.ndim == 3 and len(a) == len(b) == len(c) > 1):
+    if a.ndim != 4 or not a.shape[1] == batch > 1:
         return None
     found: dict[bytes, list[int]] = {}
-    for number, matrix in enumerate(a):
-        found.setdefault(matrix.tobytes(), []).append(number)
+    for number in range(batch):
+        found.setdefault(a[:, number].tobytes(), []).append(number)
     sizes = {len(numbers) for numbers in found.values()}
-    return np.array(list(found.values())) if len(sizes) == 1 and len(found) < len(a) else None
+    return np.array(list(found.values())) if len(sizes) == 1 and len(found) < batch else None

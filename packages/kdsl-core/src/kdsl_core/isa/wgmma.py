@@ -9,8 +9,6 @@ Source: PTX ISA 9.0, "Asynchronous Warpgroup Level Matrix Instructions".
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 
 from kdsl_core.dtypes import boolean, u64
@@ -37,6 +35,7 @@ from kdsl_core.isa.operands import (
     lanes,
 )
 from kdsl_core.isa.wgmma_shapes import MAJORS, NEED, ROWS, WARP_ROWS, WARPS, WgmmaShape
+from kdsl_core.isa.wgmma_sums import WarpgroupSums
 from kdsl_core.records import dataclass
 
 MAX_PENDING = 7
@@ -162,9 +161,10 @@ class WgmmaOp(_WarpgroupOp):
         a = self._rows_of_a(m)
         b, of_warp = m.matrix_rows(lanes(m, self.b), 0, shape.n, shape.k, shape.b, self.b_major)
         a, b = (-a if self.negate_a else a), (-b if self.negate_b else b)
-        d = _multiply(a, b, of_warp, self._old(m), m.numerics)
+        sums = self._sums(m)
+        sums.add(a, b, of_warp)
         m.warpgroup_uses(tuple(reg for reg in self.a_registers if not isinstance(reg, Const)))
-        m.warpgroup_write(self.d, d, self._registers_of)
+        m.warpgroup_write(self.d, sums, self._registers_of)
         m.count("wgmma")
 
     def _rows_of_a(self, m: Machine) -> Array:
@@ -176,35 +176,28 @@ class WgmmaOp(_WarpgroupOp):
         quarter = np.broadcast_to(m.special("warpid"), (m.warps, 32))[:, 0] % WARPS
         return np.asarray(whole.reshape(-1, WARPS, WARP_ROWS, shape.k)[of_warp, quarter])
 
-    def _old(self, m: Machine) -> Array:
-        """The accumulators before, zero where they are replaced: [W, 16, N]."""
+    def _sums(self, m: Machine) -> WarpgroupSums:
+        """The accumulators before, zero where they are replaced."""
         part = self.shape.of_warp
         keep = lanes(m, self.scale_d)[:, 0]
         if not keep.any():
-            return np.zeros((m.warps, WARP_ROWS, part.n), part.d.numpy)
-        old = m.warpgroup_matrices(self.d)
-        if old is None:
-            old = gather(part, "c", [lanes(m, register) for register in self.d])
-        return old if keep.all() else np.where(keep[:, None, None], old, old.dtype.type(0))
+            nothing = np.zeros((m.warps, WARP_ROWS, part.n), part.d.numpy)
+            return WarpgroupSums(nothing, m.numerics)
+        known: WarpgroupSums | None = m.warpgroup_matrices(self.d)
+        if known is not None and keep.all():
+            return known
+        old = self._gathered(m) if known is None else known.values()
+        kept = old if keep.all() else np.where(keep[:, None, None], old, old.dtype.type(0))
+        return WarpgroupSums(kept, m.numerics)
 
-    def _registers_of(self, d: Array) -> list[Array]:
-        """The registers (W, 32) that hold D [W, 16, N]."""
-        values = scatter(self.shape.of_warp, "c", d)
+    def _gathered(self, m: Machine) -> Array:
+        """The accumulators that registers hold."""
+        return gather(self.shape.of_warp, "c", [lanes(m, register) for register in self.d])
+
+    def _registers_of(self, sums: WarpgroupSums) -> list[Array]:
+        """The registers (W, 32) that hold D."""
+        values = scatter(self.shape.of_warp, "c", sums.values())
         return [values[:, index] for index in range(len(self.d))]
-
-
-def _multiply(
-    a: Array, b: Array, of_warp: Array, c: Array, numerics: Literal["exact", "fast"]
-) -> Array:
-    """A·Bᵀ + C [W, 16, N] of each warp, whose B has the number `of_warp` (W,) in [n, N, K]."""
-    from kdsl_core.isa.tensor_core import multiply_accumulate  # not needed where nothing runs
-
-    together, rest = divmod(len(a), len(b))  # warps of neighbouring rows that share a B
-    if rest or (of_warp != np.arange(len(a)) // together).any():
-        return multiply_accumulate(a, b[of_warp], c, "wgmma", numerics=numerics)
-    rows = len(b), together * WARP_ROWS, -1
-    d = multiply_accumulate(a.reshape(rows), b, c.reshape(rows), "wgmma", numerics=numerics)
-    return d.reshape(c.shape)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

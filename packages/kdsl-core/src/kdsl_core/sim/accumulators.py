@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from kdsl_core.ir import Reg
 from kdsl_core.ir.protocols import Array
 from kdsl_core.sim.groups import Group
 
-Spread: TypeAlias = Callable[[Array], list[Array]]
+Spread: TypeAlias = Callable[[Any], list[Array]]
 
 
 @dataclass(eq=False, slots=True)
@@ -24,12 +24,12 @@ class Held:
     """The matrices of a group's warps, and how their registers are had from them."""
 
     group: Group
-    matrices: Array
+    matrices: Any
     spread: Spread
 
 
 class Accumulators:
-    """Matrices (W, …) that stand for registers, for one or more groups of warps.
+    """Matrices, in whatever form, that stand for registers of one or more groups of warps.
 
     `owner` has all those registers, with the others beside each.
     """
@@ -45,14 +45,14 @@ class Accumulators:
             _meet(held.group, group) for held in self._held[registers]
         )
 
-    def of(self, registers: tuple[Reg, ...], group: Group) -> Array | None:
-        """The matrices of a group's registers, where it is they that count."""
+    def of(self, registers: tuple[Reg, ...], group: Group) -> Any:
+        """The matrices of a group's registers, where it is they that count, else None."""
         for held in self._held.get(registers, ()):
             if _same(held.group, group):
                 return held.matrices
         return None
 
-    def replace(self, registers: tuple[Reg, ...], group: Group, matrices: Array) -> bool:
+    def replace(self, registers: tuple[Reg, ...], group: Group, matrices: Any) -> bool:
         """Let a group's matrices change; False where they are not held."""
         for held in self._held.get(registers, ()):
             if _same(held.group, group):
@@ -60,9 +60,7 @@ class Accumulators:
                 return True
         return False
 
-    def hold(
-        self, registers: tuple[Reg, ...], group: Group, matrices: Array, spread: Spread
-    ) -> None:
+    def hold(self, registers: tuple[Reg, ...], group: Group, matrices: Any, spread: Spread) -> None:
         """Let matrices stand for a group's registers, which nothing else stands for."""
         self._held.setdefault(registers, []).append(Held(group, matrices, spread))
         self.owner.update(dict.fromkeys(registers, registers))

@@ -17,13 +17,15 @@ from kdsl_core.sim.written import written_parameters
 class Analysis:
     """Of one kernel.
 
-    `watched` are the registers that some wgmma takes, `written` the names of parameters that are
+    `loads` are the instructions whose data may not have come when something lets a copy go,
+    `watched` the registers that some wgmma takes, `written` the names of parameters that are
     written through; `combines` says that blocks may update what others wrote, so that it matters
     which run side by side. Units: `warp_bytes`, of all registers of a warp.
     """
 
     program: FlatProgram
     facts: list[Facts]
+    loads: tuple[int, ...]
     watched: frozenset[Reg]
     written: frozenset[str]
     warp_bytes: int
@@ -39,11 +41,13 @@ def analysis(kernel: Kernel) -> Analysis:
     known = _KNOWN.get(kernel)
     if known is None or known[0] != size:
         program = flatten(kernel)
+        of_each = facts(program)
         known = (
             size,
             Analysis(
                 program,
-                facts(program),
+                of_each,
+                tuple(pc for pc, of in enumerate(of_each) if of.loads and of.loads.begins),
                 wgmma_registers(program),
                 frozenset(written_parameters(kernel)),
                 warp_bytes(program),

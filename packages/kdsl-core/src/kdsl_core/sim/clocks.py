@@ -12,6 +12,7 @@ import numpy as np
 
 from kdsl_core.ir.protocols import Array
 from kdsl_core.sim.lane_releases import LaneReleases
+from kdsl_core.sim.loads_under_way import LoadsUnderWay
 
 MOST_AGENTS = 1 << 10
 UNIT_EPOCH = 1 << 24  # of units' first work: later than those of all warps
@@ -40,7 +41,8 @@ class ClockTable:
 
     def lengthen(self, count: int) -> None:
         """Make room for more clocks."""
-        self.rows = np.pad(self.rows, ((0, count - self.rows.shape[0]), (0, 0), (0, 0)))
+        now, *each = self.rows.shape
+        self.rows = np.concatenate([self.rows, np.zeros((count - now, *each), np.int64)])
 
     def add(self, at: Array, clocks: Array) -> None:
         """Join clocks into those at some places, which may repeat."""
@@ -85,6 +87,7 @@ class Clocks:
         self._by_atomics = self.table(blocks // cluster)
         self._fences = False
         self.lanes = LaneReleases(self.epoch)
+        self.loads = LoadsUnderWay(self.epoch)
 
     def _look(self) -> None:
         self.past = self._past.rows

@@ -85,6 +85,7 @@ def words(pair: Pair) -> Words:
         "copies": _copied,
         "reads": _being_sent,
         "multiplies": _being_multiplied,
+        "loads": _being_loaded,
     }.get(pair.did)
     if special is not None:
         return special(pair)
@@ -183,6 +184,20 @@ def _being_sent(pair: Pair) -> Words:
     text = f"{pair.does}, which an asynchronous read of {pair.them} may not have finished"
     wait = "kd.tma_store_wait(0)"
     return Words(text, f"the read was started by {pair.them}", _waiting(pair, wait))
+
+
+def _being_loaded(pair: Pair) -> Words:
+    goes_on = "this line" if pair.related in ("self", "warp") else "the arrival behind it"
+    text = (
+        f"{pair.does}, which a load by {pair.them} may still be reading: {goes_on} does not wait "
+        "for its data"
+    )
+    fix = (
+        f"kd.fence_proxy_async() between the load and {goes_on}, in each thread that loads, then "
+        "kd.sync_warp() where one lane goes on for its warp; a store or a branch that needs the "
+        "value will do as well, but not arithmetic, shuffles or mma.sync: the assembler moves them"
+    )
+    return Words(text, f"the load was started by {pair.them}", fix)
 
 
 def _being_multiplied(pair: Pair) -> Words:

@@ -39,7 +39,9 @@ class Pieces:
 
 def flat(issue: Access, value: Array) -> Array:
     """An operand that broadcasts to the group's lanes as int64 (L,), one per issuing thread."""
-    return issue.squeeze(np.broadcast_to(value, issue.shape)).astype(np.int64)
+    if value.shape != issue.shape:
+        value = np.broadcast_to(value, issue.shape)
+    return issue.squeeze(value).astype(np.int64)
 
 
 def columns(issue: Access, values: list[Array]) -> Array:

@@ -34,7 +34,8 @@ class Conflict:
     `at` are positions in the access (L,); `entry` the other party's entries; `cluster` their
     clusters where that may differ; `column` says which of the access's `columns` granules it is
     about; `other` is what it did: "wrote", "read", "copies", "transfers", or "reads" for an
-    unfinished asynchronous read, "multiplies" for one of the tensor core.
+    unfinished asynchronous read, "multiplies" for one of the tensor core, "loads" for a load that
+    the instruction `passed_by` did not wait for, None where that is the access itself.
     """
 
     code: str
@@ -44,6 +45,7 @@ class Conflict:
     cluster: Array | None = None
     column: Array | None = None
     columns: int = 1
+    passed_by: int | None = None
 
     def byte(self, number: int, size: int) -> int:
         """Where in an access of `size` bytes the conflict number `number` is."""

@@ -24,8 +24,8 @@ class Group:
     """
 
     __slots__ = (
-        "_idle", "_lanes", "_threads", "alone", "back_jumps", "full", "index", "mask", "pc", "rows",
-        "size", "stopped", "team", "waits_for",
+        "_idle", "_key", "_lanes", "_threads", "alone", "back_jumps", "full", "index", "mask", "pc",
+        "rows", "size", "stopped", "team", "waits_for",
     )  # fmt: skip
 
     def __init__(self, index: Array, mask: Array | None, pc: int, total: int, team: int) -> None:
@@ -45,6 +45,14 @@ class Group:
         self._idle: int | None = None if self.mask is not None else 0
         self._threads: Array | None = None
         self._lanes: Array | None = None
+        self._key: bytes | None = None
+
+    @property
+    def key(self) -> bytes:
+        """The same for groups of the same warps, whatever their lanes."""
+        if self._key is None:
+            self._key = self.index.tobytes()
+        return self._key
 
     @property
     def idle(self) -> int:

@@ -17,7 +17,7 @@ from kdsl_core.sim.waits import Wait
 # error code → the hazard that it carries, and what that is
 HAZARDS = {
     "K501": "race: two accesses to a byte, one of them a write, that nothing orders",
-    "K502": "inflight: bytes or registers touched that an asynchronous unit is still using",
+    "K502": "inflight: bytes or registers touched that an asynchronous unit or a load still uses",
     "K503": "oob: an address outside of every tensor, or of the block's shared memory",
     "K504": "uninit: bytes or a register read before anybody wrote them",
     "K505": "misaligned: an address that the size of its access does not divide",

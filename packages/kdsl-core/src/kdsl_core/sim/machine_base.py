@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from kdsl_core.ir import Const, Kernel, Operand, Reg, TensorMap
-from kdsl_core.ir.protocols import Array, Evaluation, Inputs, Sum
+from kdsl_core.ir.protocols import Accumulation, Array, Evaluation, Inputs, Sum
 from kdsl_core.sim.access import Access, access_of
 from kdsl_core.sim.batch import Batch
 from kdsl_core.sim.counters import Counters
@@ -128,16 +128,31 @@ class MachineBase:
             self._check_flight(operand, "reads")
 
     def write(self, reg: Reg, value: Array, *, where: Array | None = None) -> None:
-        if self.flights.watched and reg in self.flights.watched:
-            self._check_flight(reg, "writes")
-            self.flights.changed(reg, self.group.index, self.pc)
+        if reg in self.flights.watched:
+            self._check_write(reg)
         self.registers.write(reg, value, self.group, where)
 
-    def compute(self, registers: tuple[Reg, ...], inputs: Inputs, evaluate: Evaluation) -> None:
-        if self.group.mask is None and not self.batch.clocks.kept:
-            self.registers.write_later(registers, inputs, evaluate, self.group)
+    def _check_write(self, reg: Reg) -> None:
+        self._check_flight(reg, "writes")
+        self.flights.changed(reg, self.group.index, self.pc)
+
+    def compute(
+        self,
+        registers: tuple[Reg, ...],
+        old: Sequence[Operand],
+        inputs: Inputs,
+        evaluate: Evaluation,
+    ) -> None:
+        if self.group.mask is None:
+            if self._check_registers or self.flights.any:
+                for operand in old:
+                    self._check_read(operand)
+            for reg in self.flights.watched.intersection(registers):
+                self._check_write(reg)
+            self.registers.write_later(registers, old, inputs, evaluate, self.group)
             return
-        (values,) = evaluate([inputs])
+        start = [np.broadcast_to(self.read(x), (self.group.size, LANES)) for x in old]
+        (values,) = evaluate([Accumulation(start, [inputs])])
         for reg, value in zip(registers, values, strict=True):
             self.write(reg, value)
 

@@ -14,7 +14,6 @@ from kdsl_core.sim.access import Access
 from kdsl_core.sim.accumulators import Spread
 from kdsl_core.sim.clocks import GROUP_WARPS
 from kdsl_core.sim.descriptors import chunk_addresses, from_chunks
-from kdsl_core.sim.groups import LANES
 from kdsl_core.sim.machine_base import MachineBase
 from kdsl_core.sim.traffic import WAVEFRONT
 
@@ -26,10 +25,9 @@ _REMEMBERED = 64
 class Operands:
     """The distinct matrices that a group of warps reads.
 
-    Shapes: `descriptor` (n,), `first` (n,) one warp that reads it, `which` (W,) → 0 … n − 1.
+    Shapes: `first` (n,) one warp that reads it, `which` (W,) → 0 … n − 1.
     """
 
-    descriptor: Array
     first: Array
     which: Array
 
@@ -41,6 +39,7 @@ class MatrixPart(MachineBase):
         super().__init__(*parts)
         self._waiting = np.zeros(self.batch.rows, bool)
         self._operands: dict[tuple[object, bytes, bytes], tuple[Array, Operands]] = {}
+        self._patterns: dict[tuple[bytes, bytes], tuple[Array, Array]] = {}
 
     def matrix_rows(
         self, descriptor: Array, first: int, rows: int, depth: int, dtype: DType, major: str
@@ -55,14 +54,16 @@ class MatrixPart(MachineBase):
         self, descriptor: Array, operand: tuple[int, int, int, int, str]
     ) -> tuple[Array, Operands]:
         """Addresses of the chunks of each matrix, and whose it is; a loop asks for them again."""
-        key = operand, self.group.index.tobytes(), descriptor[:, 0].tobytes()
+        mine = descriptor[:, 0]
+        key = operand, self.group.key, mine.tobytes()
         known = self._operands.get(key)
         if known is None:
-            wanted = self._distinct(descriptor)
             if len(self._operands) >= _REMEMBERED:
                 self._operands.clear()
-            known = chunk_addresses(wanted.descriptor, *operand), wanted
-            self._operands[key] = known
+            values, number = np.unique(mine.astype(np.uint64), return_inverse=True)
+            first, which = self._distinct(number)
+            address = chunk_addresses(values, *operand)[number[first]]
+            known = self._operands[key] = address, Operands(first, which)
         return known
 
     def _count_passes(self, operand_bytes: int) -> None:
@@ -70,13 +71,18 @@ class MatrixPart(MachineBase):
         for measure in ("wavefronts", "ideal_wavefronts"):
             self.count(("wgmma", measure), operand_bytes / WAVEFRONT / GROUP_WARPS)
 
-    def _distinct(self, descriptor: Array) -> Operands:
-        """Each descriptor of each block once."""
-        mine = np.broadcast_to(descriptor, (self.warps, LANES))[:, 0].astype(np.uint64)
-        _, number = np.unique(mine, return_inverse=True)
-        key = self.batch.block_of[self.group.index] * mine.size + number
-        _, first, which = np.unique(key, return_index=True, return_inverse=True)
-        return Operands(mine[first], first, which)
+    def _distinct(self, number: Array) -> tuple[Array, Array]:
+        """Each descriptor of each block once, for warps with descriptors of some numbers (W,).
+
+        Gives one warp of each, and which one each warp has.
+        """
+        pattern = self.group.key, number.tobytes()
+        known = self._patterns.get(pattern)
+        if known is None:
+            key = self.batch.block_of[self.group.index] * number.size + number
+            _, first, which = np.unique(key, return_index=True, return_inverse=True)
+            known = self._patterns[pattern] = first, which
+        return known
 
     def _read_chunks(self, address: Array, wanted: Operands) -> Array:
         """Bytes (n, chunks, 16) of distinct matrices; every warp that wants them is a reader."""
@@ -97,10 +103,10 @@ class MatrixPart(MachineBase):
             whole_warp=True,
         )  # fmt: skip
 
-    def warpgroup_matrices(self, registers: tuple[Reg, ...]) -> Array | None:
+    def warpgroup_matrices(self, registers: tuple[Reg, ...]) -> Any:
         return self.registers.matrices(registers, self.group)
 
-    def warpgroup_write(self, registers: tuple[Reg, ...], matrices: Array, spread: Spread) -> None:
+    def warpgroup_write(self, registers: tuple[Reg, ...], matrices: Any, spread: Spread) -> None:
         self._check_fence(registers)
         self.registers.write_matrices(registers, matrices, spread, self.group)
         if self._check_flights:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from kdsl_core.ir.protocols import Array
-from kdsl_core.sim.access import Access
+from kdsl_core.sim.copy_pieces import flat
 from kdsl_core.sim.groups import LANES
 from kdsl_core.sim.machine_memory import MemoryPart
 from kdsl_core.sim.machine_order import OrderPart
@@ -44,24 +44,24 @@ class MbarrierPart(OrderPart, MemoryPart):
         access = self.access(address, 8, where, "mbarrier")
         if not access.address.size:
             return
-        size = None if expect_bytes is None else self._flat(access, expect_bytes)
-        counts = self._flat(access, count)
+        size = None if expect_bytes is None else flat(access, expect_bytes)
+        counts = flat(access, count)
         self._released(self.barrier_use.arrive(access, counts, size, relaxed=relaxed))
 
     def mbarrier_expect(self, address: Array, size: Array, *, where: Array | None = None) -> None:
         access = self.access(address, 8, where, "mbarrier")
         if access.address.size:
-            self._released(self.barrier_use.expect(access, self._flat(access, size)))
+            self._released(self.barrier_use.expect(access, flat(access, size)))
 
     def mbarrier_test(self, address: Array, parity: Array, *, scope: str = "cluster") -> Array:
         access = self.access(address, 8, None, "mbarrier")
-        passed = self.barrier_use.test(access, self._flat(access, parity), scope)
+        passed = self.barrier_use.test(access, flat(access, parity), scope)
         return access.spread(passed[:, None])[..., 0]
 
     def mbarrier_wait(self, address: Array, parity: Array, *, scope: str = "cluster") -> None:
         access = self.access(address, 8, None, "mbarrier")
         use = self.barrier_use
-        passed = use.test(access, self._flat(access, parity), scope, waits=True)
+        passed = use.test(access, flat(access, parity), scope, waits=True)
         held = np.zeros(self.warps, bool)
         held[np.searchsorted(self.group.index, access.row[~passed])] = True
         self.hold("mbarrier", held, again=True)
@@ -78,9 +78,6 @@ class MbarrierPart(OrderPart, MemoryPart):
             self._released(self.barrier_use.copies_arrive(access, counted))
 
     # -- parts ---------------------------------------------------------------------------------
-    def _flat(self, access: Access, value: Array) -> Array:
-        return access.squeeze(np.broadcast_to(value, access.shape)).astype(np.int64)
-
     def _released(self, done: Array) -> None:
         """Phases completed: wake who waits for them."""
         if done.size:

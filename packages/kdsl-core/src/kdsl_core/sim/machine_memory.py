@@ -109,6 +109,8 @@ class MemoryPart(MachineBase):
     def async_copy(
         self, destination: Array, source: Array, size: int, source_bytes: Array | None
     ) -> None:
+        if self._copied_plainly(destination, source, size, source_bytes):
+            return
         to = self.access(destination, size, None, "cp.async")
         if not to.address.size:
             return
@@ -124,10 +126,23 @@ class MemoryPart(MachineBase):
                 )
         self._shared.store(to, to.squeeze(data), Flight(self._copies.group_of(to)))
 
+    def _copied_plainly(
+        self, destination: Array, source: Array, size: int, source_bytes: Array | None
+    ) -> bool:
+        """Copy whole pieces the short way; False where that cannot be."""
+        plain, group, pc = self._plain, self.group, self.pc
+        if plain is None or not (source_bytes is None or (source_bytes == size).all()):
+            return False
+        data = plain.load("global", source, size, None, group, pc)
+        return data is not None and plain.store("shared", destination, data, None, group, pc)
+
     def async_commit(self) -> None:
-        self._copies.commit(self.group)
+        if self._shared.shadow:
+            self._copies.commit(self.group)
 
     def async_wait(self, pending: int) -> None:
+        if not self._shared.shadow:
+            return
         self._copies.wait(self.group, pending)
         self._shared.finish_copies(self._copies.finished)
 

@@ -40,27 +40,38 @@ class OrderPart(MachineBase):
         self.lane_sync = LaneSync(self.batch)
         self.cluster_barriers = ClusterBarriers(self.batch)
         self.register_pool = RegisterPool(self.batch, self._kernel.registers_at_entry)
+        self._check_barriers = self.reporter.findings.wants("barrier")
 
     # -- order ------------------------------------------------------------------------------
     def barrier(self, number: Operand, threads: int | None, *, wait: bool = True) -> None:
-        self._check_barrier(threads, wait)
-        numbers = np.broadcast_to(self.read(number), (self.warps, LANES))
-        first = self.active.argmax(axis=1)
-        wanted = numbers[np.arange(self.warps), first].astype(np.int64)
+        if self._check_barriers:
+            self._check_barrier(threads, wait)
+        self.batch.clocks.loads.end(self.group)
         waits = np.zeros(self.warps, bool)
-        for which in np.unique(wanted).tolist():
+        for which, here in self._numbers(number):
             if not 0 <= which < NUMBERS:
                 text = f"uses barrier {which}; a block has barriers 0 to 15"
                 self.hazard("barrier", text, fix=_FIX_NUMBER)
                 continue
-            here = wanted == which
-            index = self.group.index[here]
-            self._check_arrival(index, which, threads)
+            index = self.group.index if here.all() else self.group.index[here]
+            if self._check_barriers:
+                self._check_arrival(index, which, threads)
             freed = self.barriers.arrive(index, which, threads, wait, self.pc)
+            if freed is index:  # all that there are
+                continue
             if wait:
                 waits[here] = ~np.isin(index, freed, assume_unique=True)
             self.free("barrier", freed)
         self.hold("barrier", waits)
+
+    def _numbers(self, number: Operand) -> list[tuple[int, Array]]:
+        """Each barrier that warps of the group name, and which do, bool (W,)."""
+        given = self.read(number)
+        if given.size == 1:
+            return [(int(given.item()), np.ones(self.warps, bool))]
+        numbers = np.broadcast_to(given, (self.warps, LANES))
+        wanted = numbers[np.arange(self.warps), self.active.argmax(axis=1)].astype(np.int64)
+        return [(which, wanted == which) for which in np.unique(wanted).tolist()]
 
     def _check_barrier(self, threads: int | None, wait: bool) -> None:
         batch, group = self.batch, self.group
@@ -160,6 +171,7 @@ class OrderPart(MachineBase):
     def fence(self, scope: str) -> None:
         index = self.group.index
         self.batch.clocks.fence(index)
+        self.batch.clocks.loads.end(self.group)
         if scope != "cta":
             clocks = self.batch.clocks
             self._global.releases.fence(self.batch.first_block[index], clocks.known[index])
@@ -169,6 +181,7 @@ class OrderPart(MachineBase):
         self.batch.clocks.fence_proxy(index, space)
         if space != "global":
             self.mbarriers.fence(index)
+            self.batch.clocks.loads.end(self.group)
 
     # -- the launch ----------------------------------------------------------------------------
     def set_max_registers(self, count: int, *, increase: bool) -> None:
@@ -198,6 +211,8 @@ class OrderPart(MachineBase):
         if twice.any():
             text = "arrives at the cluster's barrier again before it has waited for it"
             self.hazard("barrier", text, where=twice[:, None], fix=_FIX_CLUSTER)
+        if release:
+            self.batch.clocks.loads.end(self.group)
         self.free("cluster", self.cluster_barriers.arrive(index, release))
 
     def cluster_wait(self, *, acquire: bool) -> None:

@@ -230,6 +230,7 @@ class MbarrierUse:
                 lanes = np.zeros((rows.size, LANES), bool)
                 lanes[np.searchsorted(rows, access.row[there]), access.lane[there]] = True
                 clocks.lanes.release(rows, lanes)
+                clocks.loads.pass_by(rows, access.pc)
                 barriers.learn(
                     pairs[:, 1], clocks.publish(rows, relaxed=relaxed)[which.reshape(-1)]
                 )

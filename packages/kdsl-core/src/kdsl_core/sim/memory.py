@@ -16,7 +16,10 @@ from kdsl_core.records import dataclass
 FIRST_ADDRESS = 0x7000_0000_0000
 _ALIGNMENT = 256  # what a CUDA allocation has
 _GUARD = 1 << 21  # so that a stray address between two allocations hits nothing
-_WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+# Types whose elements are moved in one piece; that of 16 bytes stands for bits, too.
+WORDS: dict[int, Any] = {
+    1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,12 +185,12 @@ class GlobalStore:
 def gather(data: Array, offset: Array, size: int) -> Array:
     """uint8 (L, size): the bytes at each offset (L,) of a flat array of bytes."""
     aligned = size & (size - 1) == 0 and not (offset & (size - 1)).any()
-    if aligned and size in _WORDS:
-        words = data.view(_WORDS[size])[offset >> size.bit_length() - 1]
+    if not aligned or data.size % size:
+        return data[offset[:, None] + np.arange(size)]
+    if size in WORDS:
+        words = data.view(WORDS[size])[offset >> size.bit_length() - 1]
         return np.asarray(words.view(np.uint8).reshape(-1, size))
-    if aligned and data.size % size == 0:
-        return data.reshape(-1, size).take(offset >> size.bit_length() - 1, axis=0)
-    return data[offset[:, None] + np.arange(size)]
+    return data.reshape(-1, size).take(offset >> size.bit_length() - 1, axis=0)
 
 
 def update_in_turn(words: Array, place: Array, update: Callable[[Array, Array], Array]) -> Array:
@@ -213,10 +216,10 @@ def scatter(data: Array, offset: Array, values: Array) -> None:
     """Put uint8 (L, size) at each offset (L,); of equal offsets the last one stays."""
     size = values.shape[1]
     aligned = size & (size - 1) == 0 and not (offset & (size - 1)).any()
-    if aligned and size in _WORDS:
-        words = np.ascontiguousarray(values).view(_WORDS[size])[:, 0]
-        data.view(_WORDS[size])[offset >> size.bit_length() - 1] = words
-    elif aligned and data.size % size == 0:
-        data.reshape(-1, size)[offset >> size.bit_length() - 1] = values
-    else:
+    if not aligned or data.size % size:
         data[offset[:, None] + np.arange(size)] = values
+    elif size in WORDS:
+        words = np.ascontiguousarray(values).view(WORDS[size])[:, 0]
+        data.view(WORDS[size])[offset >> size.bit_length() - 1] = words
+    else:
+        data.reshape(-1, size)[offset >> size.bit_length() - 1] = values

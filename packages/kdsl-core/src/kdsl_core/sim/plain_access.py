@@ -14,9 +14,8 @@ from numpy.lib.stride_tricks import as_strided
 from kdsl_core.ir.protocols import Array, Sum
 from kdsl_core.sim.batch import SHARED_BASE, Batch
 from kdsl_core.sim.groups import LANES, Group
-from kdsl_core.sim.memory import Allocation, GlobalStore
+from kdsl_core.sim.memory import WORDS, Allocation, GlobalStore
 
-_WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 Words: TypeAlias = "tuple[Array, Array]"  # of memory, and which of them (W, n) are accessed
 
 
@@ -79,7 +78,7 @@ class PlainAccess:
     ) -> Words | None:
         """All runs of 32 words so far apart in memory, and where each warp's begins."""
         row = address.row.astype(np.int64)[0]
-        if size not in _WORDS or row.size < LANES:
+        if size not in WORDS or row.size < LANES:
             return None
         step = int(row[1] - row[0])
         if step <= 0 or step % size or (np.diff(row) != step).any():
@@ -131,4 +130,4 @@ class PlainAccess:
         else:
             data, offset = self._batch.shared, address + self._start[group.rows]
         offset >>= size.bit_length() - 1
-        return data.view(_WORDS[size]) if size in _WORDS else data.reshape(-1, size), offset
+        return data.view(WORDS[size]) if size in WORDS else data.reshape(-1, size), offset

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from kdsl_core.ir.protocols import Array, Evaluation, Inputs, Sum
 from kdsl_core.sim.accumulators import Accumulators, Spread
 from kdsl_core.sim.groups import LANES, Group
 from kdsl_core.sim.postponed import Postponed
+from kdsl_core.sim.shares import Shares
 
 
 def warp_bytes(program: FlatProgram) -> int:
@@ -36,6 +38,8 @@ class RegisterFile:
         self._undefined: dict[Reg, Array] = {}
         self._sums: dict[Reg, Sum] = {}
         self._accumulators = Accumulators()
+        self._shares = Shares()
+        self._kept_apart = self._shares.of
         self._postponed = Postponed()
         self._stale = self._postponed.registers, self._accumulators.owner
 
@@ -53,6 +57,11 @@ class RegisterFile:
         waiting, owned = self._stale
         if operand in waiting or operand in owned:
             self._make_current(operand, group)
+        if operand in self._kept_apart:
+            share = self._shares.get(operand, group)
+            if share is not None:
+                return share
+            self._join(operand)
         content = self._content.get(operand)
         if content is None and operand in self._sums:
             content = self._content[operand] = self._sums[operand].whole
@@ -64,9 +73,13 @@ class RegisterFile:
 
     def undefined(self, operand: Operand, group: Group) -> Array | None:
         """Lanes of the group, bool (W, 32), that read a register nobody wrote; None for none."""
-        if not isinstance(operand, Var):
+        if not isinstance(operand, Var) or self._postponed.has(operand, group):
             return None
         self._make_current(operand, group)
+        if operand in self._kept_apart:
+            if self._shares.get(operand, group) is not None:
+                return None
+            self._join(operand)
         if operand not in self._content:
             return group.lanes()
         undefined = self._undefined.get(operand)
@@ -88,13 +101,22 @@ class RegisterFile:
         if group.full and group.mask is None and where is None:
             self._content[reg] = value
             self._undefined.pop(reg, None)
+            self._kept_apart.pop(reg, None)
             return
         if known is not None:
             self._content[reg] = known.whole
+        if group.mask is None and where is None and self._shares.put(reg, group, value):
+            return
+        self._join(reg)
         mask = group.mask
         if where is not None:
             mask = where if mask is None else mask & where
         self._write_some(reg, value, group, mask)
+
+    def _join(self, reg: Reg) -> None:
+        """Bring what groups wrote by themselves into the register of all warps."""
+        for group, value in self._shares.take(reg):
+            self._write_some(reg, value, group, None)
 
     def _write_some(self, reg: Reg, value: Array, group: Group, mask: Array | None) -> None:
         shape = (self._rows, LANES)
@@ -148,31 +170,41 @@ class RegisterFile:
         self._sums[reg] = value
 
     # -- accumulators of wgmma -----------------------------------------------------------------
-    def matrices(self, registers: tuple[Reg, ...], group: Group) -> Array | None:
+    def matrices(self, registers: tuple[Reg, ...], group: Group) -> Any:
         """What `write_matrices` gave a group's registers last; None where they changed since."""
-        return self._accumulators.of(registers, group)
+        return None if group.mask is not None else self._accumulators.of(registers, group)
 
     def write_matrices(
-        self, registers: tuple[Reg, ...], matrices: Array, spread: Spread, group: Group
+        self, registers: tuple[Reg, ...], matrices: Any, spread: Spread, group: Group
     ) -> None:
         """Set registers to what `spread` makes of matrices, when somebody reads them."""
         if group.mask is None and self._accumulators.replace(registers, group, matrices):
             return
         for reg in registers:
             self._make_current(reg, group)
-        for reg, value in zip(registers, spread(matrices), strict=True):
-            self.write(reg, value, group, None)
         if group.mask is None:
             self._accumulators.hold(registers, group, matrices, spread)
+            return
+        for reg, value in zip(registers, spread(matrices), strict=True):
+            self.write(reg, value, group, None)
 
     # -- what is not written yet ---------------------------------------------------------------
     def write_later(
-        self, registers: tuple[Reg, ...], inputs: Inputs, evaluate: Evaluation, group: Group
+        self,
+        registers: tuple[Reg, ...],
+        old: Sequence[Operand],
+        inputs: Inputs,
+        evaluate: Evaluation,
+        group: Group,
     ) -> None:
-        """Set registers to what `evaluate` gives for inputs, together with others like it."""
-        if not self._postponed.takes(registers, evaluate, group):
+        """Set registers to what `evaluate` makes of old ones, together with others like it."""
+        postponed, shape = self._postponed, (group.size, LANES)
+        if postponed.go_on(registers, old, inputs, evaluate, group):
+            return
+        start = [np.broadcast_to(self.read(operand, group), shape) for operand in old]
+        if not postponed.start(registers, start, inputs, evaluate, group):
             self._write_postponed()
-        self._postponed.add(registers, inputs, evaluate, group)
+            postponed.start(registers, start, inputs, evaluate, group)
 
     def _write_postponed(self) -> None:
         group, values = self._postponed.finish()

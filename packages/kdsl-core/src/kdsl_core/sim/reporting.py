@@ -171,7 +171,15 @@ class Reporter:
         self.at_thread(
             conflict.code, access.pc, row, lane, said.text, place=place, fix=said.fix, count=count,
             other_loc=other_loc, other_did=said.did, other=pair.other,
+            notes=self._passing(conflict),
         )  # fmt: skip
+
+    def _passing(self, conflict: Conflict) -> tuple[str, ...]:
+        """The line of the arrival that does not wait for the other party's load, if it is one."""
+        loc = None if conflict.passed_by is None else self.loc(conflict.passed_by)
+        if loc is None:
+            return ()
+        return (f"the arrival that does not wait for it: {loc.short()}\n{loc.excerpt()}",)
 
     def _pair(
         self, access: Access, conflict: Conflict, number: int, place: Place, other_loc: Loc | None

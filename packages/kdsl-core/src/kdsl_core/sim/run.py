@@ -210,6 +210,8 @@ class _Launch:
         """Run some blocks side by side."""
         wgmma = bool(self.known.watched)
         batch = Batch(self.kernel, self.grid, blocks, wgmma=wgmma, ordered=self.ordered)
+        if self.findings.wants("inflight"):
+            batch.clocks.loads.follow(self.known.loads)
         self.reporter.batch = batch
         self.memory.begin(batch)
         machine = SimMachine(

@@ -168,6 +168,8 @@ class Scheduler:
                     machine.require_converged(whole=known.whole)
                 if known.meets and machine.mbarriers.offset.size:
                     machine.meet()
+                if known.loads is not None:
+                    machine.batch.clocks.loads.step(pc, known.loads, group)
                 machine.fills_in, machine.in_wgmma = known.fills_in, known.wgmma
                 instruction.simulate(machine)
                 group.pc, group.alone = pc + 1, False
@@ -227,8 +229,10 @@ class Scheduler:
 
     def _branch(self, group: Group, branch: Branch) -> bool:
         """Continue on one side, or split; False when the group went back to the ready ones."""
-        machine = self._machine
+        machine, loads = self._machine, self._facts[group.pc].loads
         machine.count("branches")
+        if loads is not None:
+            machine.batch.clocks.loads.step(group.pc, loads, group)
         taken = machine.read(branch.condition).astype(bool)
         if not branch.if_true:
             taken = ~taken

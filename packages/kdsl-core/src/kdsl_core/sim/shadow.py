@@ -6,6 +6,8 @@ moves 16 bytes at a time pays a sixteenth of what single bytes would cost.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from kdsl_core.ir.protocols import Array
@@ -23,10 +25,12 @@ from kdsl_core.sim.entries import (
     SEVERAL,
     Conflict,
     entries,
+    entry_pc,
     first_of,
     unfenced,
     unordered,
 )
+from kdsl_core.sim.loads_under_way import ALL_LANES, ITSELF
 from kdsl_core.sim.unfinished import NO_BARRIER, UnfinishedReads, UnfinishedWrites, Writes
 
 FIRST_GRANULE = 16
@@ -134,6 +138,8 @@ class SharedShadow:
         if atomic:
             found += _never(old)
         found += self._against_reads(access, granules)
+        if not found and flight is not None and flight.barrier is not None:
+            found = self._against_loads(access, granules)
         entry = entries(self._clocks, access)
         if atomic:
             entry |= ATOMIC
@@ -249,6 +255,25 @@ class SharedShadow:
             )
             if which.any()
         ]
+
+    def _against_loads(self, access: Access, granules: Array) -> list[Conflict]:
+        """Loads in front of a transfer by all clocks, but which an arrival may have passed."""
+        clocks, found = self._clocks, []
+        for row in np.unique(access.row).tolist() if clocks.loads.followed else ():
+            known = clocks.known[row, : clocks.warps]
+            first = row // clocks.warps * clocks.warps
+            for agent, passed in clocks.loads.passed(row, first, known):
+                read = self._read[agent, granules]
+                if int(read.max()) >> EPOCH_SHIFT < passed.since:
+                    continue
+                lanes = np.where(read & SEVERAL, ALL_LANES, 1 << (read & 31))
+                late = passed.among(entry_pc(read), read >> EPOCH_SHIFT, lanes)
+                late &= access.row[:, None] == row
+                by = None if passed.by == ITSELF else passed.by
+                entry = (read & ~SEVERAL) | agent << AGENT_SHIFT
+                for conflict in first_of("inflight", late, entry, "loads"):
+                    found.append(replace(conflict, passed_by=by))
+        return found
 
     def _withheld(self, access: Access, read: Array, known: Array) -> Array:
         """Which reads (agents, L, k) are of lanes for which another lane of their warp arrived."""

@@ -21,6 +21,7 @@ from kdsl_core.records import dataclass
 CHUNK = 16  # bytes that swizzles keep together, and the largest piece
 SHARED_ALIGNMENT = 128  # of a box in shared memory, whatever its swizzle
 _ROW_SHIFT = 7  # a swizzle's pattern takes its phase from bits 7 … 9 of the address
+_PERIOD = 1024  # bytes, after which every swizzle repeats
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +80,10 @@ def boxes(tensor_map: TensorMap, starts: Array, offsets: Array | None = None) ->
 
 def shared_addresses(shape: MapShape, start: Array, size: int) -> Array:
     """Shared addresses (L, n) of the pieces of boxes whose dense images start at `start` (L,)."""
-    return swizzled(start[:, None] + np.arange(0, box_bytes(shape), size), shape.swizzle)
+    dense = np.arange(0, box_bytes(shape), size)
+    if not (start % _PERIOD).any():  # the same pattern in each
+        return np.asarray(start[:, None] + swizzled(dense, shape.swizzle))
+    return swizzled(start[:, None] + dense, shape.swizzle)
 
 
 def swizzled(address: Array, line: int | Array, base: int | Array = 0) -> Array:
