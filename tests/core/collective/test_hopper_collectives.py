@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -165,6 +166,99 @@ def test_readers_by_turns(stages: int, items: int, depth: int, seed: int) -> Non
     np.testing.assert_array_equal(y, x[::8].reshape(items, depth, WARP))
 
 
+# -- both operands ---------------------------------------------------------------------------------
+ROWS, COLUMNS, DEPTH = 32, 16, 64  # of a tile
+STAGES = 3  # as many as tiles: nothing is loaded over what ordinary loads read
+
+
+@kd.func
+def bring(ring, m, n, steps):
+    """One thread loads the tiles of a row of A and of a row of B."""
+    write = ring.writer()
+    if kd.elect_one():
+        for k in kd.range(steps):
+            stage, full = write.acquire()
+            ring.a.load(stage, m, k, 0, full)
+            ring.b.load(stage, n, k, 0, full)
+            write.advance()
+
+
+@kd.func
+def note(ring, seen, steps):
+    """A warp group writes down what it finds in the stages: A's rows, then B's."""
+    read, thread = ring.reader(), kd.thread_rank()
+    block = kd.block_idx()[0]
+    for k in kd.range(steps):
+        stage = read.wait()
+        if thread < DEPTH:
+            for row in range(ROWS):
+                seen[row, thread + k * DEPTH, block] = ring.a.shared[row, thread, stage]
+            for row in range(COLUMNS):
+                seen[ROWS + row, thread + k * DEPTH, block] = ring.b.shared[row, thread, stage]
+
+
+@kd.kernel
+def pairs(
+    a: kd.Tensor["f16", "m k"],
+    b: kd.Tensor["f16", "n k"],
+    seen: kd.Tensor["f16", "rows k blocks"],
+    cluster: kd.Static,
+    alone: kd.Static,
+):
+    """Each block notes the tiles that reach it; with `alone`, B's is one of a choice."""
+    source = partial(kd.collective.TmaChoice, (b,)) if alone else b
+    ring = kd.collective.OperandRing(a, source, (ROWS, COLUMNS, DEPTH), STAGES, 1, cluster=cluster)
+    group = kd.collective.WarpGroup.of_thread(1)
+    block, steps = kd.block_idx()[0], kd.ceil_div(a.shape[1], DEPTH)
+    kd.collective.init_together(ring)
+    if group.number == 0:
+        note(ring, seen, steps)
+    else:
+        bring(ring, block % cluster[0], block // cluster[0], steps)
+    kd.cluster_sync()
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(
+    ("cluster", "alone"), [((1, 1), False), ((1, 1), True), ((2, 1), False), ((2, 2), False)]
+)
+def test_operands_reach_every_block(cluster: tuple[int, int], alone: bool, seed: int) -> None:
+    """Blocks of a row of the cluster get the same rows of A, those of a column the same of B."""
+    (cm, cn), depth = cluster, STAGES * DEPTH
+    rng = np.random.default_rng(0)
+    a, b = (
+        rng.standard_normal((rows, depth)).astype(np.float16) for rows in (cm * ROWS, cn * COLUMNS)
+    )
+    seen = np.full((cm * cn, ROWS + COLUMNS, depth), GUARD, np.float16)
+    kd.simulate(
+        pairs, grid=cm * cn, block=128 + WARP, cluster=cm * cn,
+        args=[a, b, seen.transpose(1, 2, 0)], kwargs={"cluster": cluster, "alone": alone},
+        order="shuffle", seed=seed,
+    )  # fmt: skip
+    for block, found in enumerate(seen):
+        i, j = block % cm, block // cm
+        np.testing.assert_array_equal(found[:ROWS], a[i * ROWS : (i + 1) * ROWS])
+        np.testing.assert_array_equal(found[ROWS:], b[j * COLUMNS : (j + 1) * COLUMNS])
+
+
+@kd.kernel
+def mixes(a: kd.Tensor["f16", "m k"], b: kd.Tensor["f16", "n k"]):
+    """Two operands that lie otherwise share B's stages."""
+    kd.collective.OperandRing(a, (b, a), (ROWS, COLUMNS, DEPTH), STAGES, 1)
+
+
+@pytest.mark.parametrize(
+    ("strides", "code"), [((1, 64), "K476"), ((65, 1), "K454")], ids=["order", "pitch"]
+)
+def test_operands_are_refused_where_the_ring_is_made(strides: tuple[int, int], code: str) -> None:
+    """The author's line is that of the ring, whatever it is made of."""
+    a, b = kd.spec("f16", (64, 64)), kd.spec("f16", (64, 64), strides=strides)
+    with pytest.raises(kd.KdslError, match=code) as caught:
+        mixes.ptx(a, b, target="sm_90a", block=160)
+    assert str(caught.value).startswith("test_hopper_collectives.py:")
+    assert "kd.collective.OperandRing(a, (b, a)" in str(caught.value)
+
+
 # -- the scheduler ---------------------------------------------------------------------------------
 @kd.kernel
 def deals(
@@ -247,12 +341,11 @@ def writes(
 ):
     """C = max(sum over parts of x · (part + 1), 0) + bias, tile by tile, `way` being the class."""
     work = kd.collective.TileScheduler(
-        (kd.ceil_div(c.shape[0], tile[0]), kd.ceil_div(c.shape[1], tile[1])), peers,
+        kd.ceil_div(c.shape[:2], tile), peers,
         batches=c.shape[2] if len(c.shape) == 3 else None, peers=peers,
     )  # fmt: skip
     mma = kd.tiled_mma(kd.atoms.wgmma(tile[1], kd.f16), warps=(groups, 1))
-    number = kd.warp_uniform(kd.warpgroup_idx())
-    group = kd.collective.WarpGroup(number, kd.thread_rank() % 128, groups, groups)
+    group = kd.collective.WarpGroup.of_thread(groups)
     out = TileOutput(
         c, tile, group, lambda acc, bias: kd.maximum(acc, 0.0) + bias, extras[-1:],
         accumulator=kd.f32, peers=peers,

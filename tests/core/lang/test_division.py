@@ -74,3 +74,29 @@ def test_constants_take_no_division() -> None:
     for n in DIVISORS:
         text = str(by_constant.ptx(x, x, x, n=n, block=64, target="sm_90a"))
         assert "div." not in text and "rem." not in text
+
+
+@kd.kernel
+def tiles(x: kd.Tensor["f32", "m n l"], counts: kd.Tensor["i32", "3"], tile: kd.Static):
+    """How many tiles cover each mode of x."""
+    if kd.thread_rank() == 0:
+        for mode, count in enumerate(kd.ceil_div(x.shape, tile)):
+            counts[mode] = count
+
+
+@pytest.mark.parametrize(
+    ("tile", "wanted"),
+    [((4, 5, 1), (3, 2, 7)), ((4, 1), (3, 6, 7)), (20, (1, 2, 7)), ((4, 20, 2), (3, 1, 4))],
+)
+def test_ceil_div_of_shapes(tile: int | tuple[int, ...], wanted: tuple[int, ...]) -> None:
+    """Mode by mode; modes without a divisor stay, one divisor goes through the modes."""
+    counts = np.zeros(3, np.int32)
+    tiles[1, 32](np.zeros((9, 6, 7), np.float32), counts, tile=tile)
+    assert tuple(counts) == wanted == kd.layout.ceil_div((9, 6, 7), tile)
+
+
+def test_ceil_div_by_more_modes() -> None:
+    """A tile of more modes than the shape is refused at the author's line."""
+    with pytest.raises(kd.LayoutError, match="K104") as caught:
+        tiles[1, 32](np.zeros((9, 6, 7), np.float32), np.zeros(3, np.int32), tile=(1, 2, 3, 4))
+    assert "kd.ceil_div(x.shape, tile)" in str(caught.value)

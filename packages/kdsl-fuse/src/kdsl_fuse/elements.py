@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from kdsl_fuse.tail import Step, run_step
+from kdsl_fuse.tail import Step, listing, run_steps
 
 
 @dataclass(frozen=True)
@@ -29,24 +29,12 @@ class ElementFunction:
 
     def evaluate(self, kd: Any, *operands: Any) -> tuple[Any, ...]:
         """All results, with the words of the language taken from `kd`."""
-        values = list(operands)
-        for step in self.steps:
-            values.append(run_step(kd, step, [values[arg] for arg in step.args]))
+        values = run_steps(kd, self.steps, operands)
         return tuple(values[result] for result in self.results)
 
     def __str__(self) -> str:
         names = [f"x{index}" for index in range(self.operands)]
-        lines = [f"def function({', '.join(names)}):"]
-        for number, step in enumerate(self.steps):
-            if step.op == "Constant":
-                names.append(dict(step.attrs)["value"])
-                continue
-            options = [f"{key}={value!r}" for key, value in step.attrs]
-            options += ["approx=True"] * step.quick
-            called = ", ".join([*(names[arg] for arg in step.args), *options])
-            names.append(f"v{number}")
-            lines.append(f"    {names[-1]} = {step.op}({called})")
-        return "\n".join([*lines, f"    return {', '.join(names[x] for x in self.results)}"])
+        return listing(f"def function({', '.join(names)}):", names, self.steps, self.results)
 
 
 VALUE = ElementFunction(1, (), (0,))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -66,27 +67,13 @@ class Tail:
             *sums,
             *(widen(BY_NAME[name], x) for name, x in zip(self.extras, extras, strict=True)),
         ]
-        for step in self.steps:
-            values.append(run_step(kd, step, [values[arg] for arg in step.args]))
-        return values[self.result]
+        return run_steps(kd, self.steps, values)[self.result]
 
     def __str__(self) -> str:
-        names = list(self.parameters)
         dtypes = (*("f32",) * self.sums, *self.extras)
-        typed = [f"{name}: {dtype}" for name, dtype in zip(names, dtypes, strict=True)]
-        lines = [f"def epilogue({', '.join(typed)}):"]
-        computed = 0
-        for step in self.steps:
-            if step.op == "Constant":
-                names.append(dict(step.attrs)["value"])
-                continue
-            options = [f"{key}={value!r}" for key, value in step.attrs]
-            options += ["approx=True"] * step.quick
-            called = ", ".join([*(names[arg] for arg in step.args), *options])
-            names.append(f"v{computed}")
-            computed += 1
-            lines.append(f"    {names[-1]} = {step.op}({called})")
-        return "\n".join([*lines, f"    return {names[self.result]}"])
+        typed = [f"{name}: {dtype}" for name, dtype in zip(self.parameters, dtypes, strict=True)]
+        head = f"def epilogue({', '.join(typed)}):"
+        return listing(head, self.parameters, self.steps, (self.result,))
 
 
 _QUICK = frozenset({"erf", "exp", "log", "ndtr", "rsqrt", "sigmoid", "sqrt", "tanh"})
@@ -122,6 +109,31 @@ def widen(dtype: DType, x: Any) -> Any:
     if dtype is boolean or dtype.bits >= 32:
         return x
     return x.to(f32 if dtype.is_float else u32 if dtype in (u8, u16) else i32)
+
+
+def run_steps(kd: Any, steps: Sequence[Step], given: Sequence[Any]) -> list[Any]:
+    """The values `given` and those of all steps, with the words of the language from `kd`."""
+    values = list(given)
+    for step in steps:
+        values.append(run_step(kd, step, [values[arg] for arg in step.args]))
+    return values
+
+
+def listing(
+    head: str, parameters: Sequence[str], steps: Sequence[Step], results: Sequence[int]
+) -> str:
+    """A function as text: `head`, a line for each step that computes something, and its results."""
+    names, lines = list(parameters), [head]
+    for step in steps:
+        if step.op == "Constant":
+            names.append(dict(step.attrs)["value"])
+            continue
+        options = [f"{key}={value!r}" for key, value in step.attrs]
+        options += ["approx=True"] * step.quick
+        called = ", ".join([*(names[arg] for arg in step.args), *options])
+        names.append(f"v{len(lines) - 1}")
+        lines.append(f"    {names[-1]} = {step.op}({called})")
+    return "\n".join([*lines, f"    return {', '.join(names[x] for x in results)}"])
 
 
 def run_step(kd: Any, step: Step, args: list[Any]) -> Any:

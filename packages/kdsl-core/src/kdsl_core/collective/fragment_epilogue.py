@@ -8,8 +8,11 @@ from typing import Any, TypeAlias
 from kdsl_core.collective.tiles import access_elements
 from kdsl_core.lang.scalar import Scalar, as_scalar
 from kdsl_core.lang.tensor import Tensor
+from kdsl_core.lang.warp_groups import warp_uniform
+from kdsl_core.lang.words import thread_rank, warpgroup_idx
 from kdsl_core.records import dataclass
 
+THREADS = 128  # of a warp group
 ROWS = 64  # of one warp group's accumulator block
 PAIRS_APART = 8  # rows between the two pairs that a thread holds of eight columns
 Parts: TypeAlias = "list[list[list[Scalar]]]"  # of each extra: two pairs of eight columns
@@ -27,6 +30,12 @@ class WarpGroup:
     thread: Any
     count: int
     readers: int
+
+    @classmethod
+    def of_thread(cls, count: int, readers: int | None = None) -> WarpGroup:
+        """The one of the calling thread; `readers` is `count` where all share tiles."""
+        number = warp_uniform(warpgroup_idx())
+        return cls(number, thread_rank() % THREADS, count, count if readers is None else readers)
 
 
 class FragmentEpilogue:

@@ -7,12 +7,11 @@ from typing import Any
 
 from kdsl_core import atoms
 from kdsl_core.collective.tiles import contiguous_mode, divisor, unlike
-from kdsl_core.lang.clusters import cluster_rank
 from kdsl_core.lang.mbarriers import Mbarrier
 from kdsl_core.lang.memory import smem
-from kdsl_core.lang.scalar import as_scalar
 from kdsl_core.lang.tensor import Tensor
 from kdsl_core.lang.tma import tma_load
+from kdsl_core.records import dataclass
 
 _TMA_PITCH = 16  # bytes that the TMA unit wants strides to be multiples of
 _WIDEST_SPAN = 128  # bytes of a swizzle
@@ -26,11 +25,26 @@ def tma_can_address(x: Tensor) -> bool:
     return all(n % _TMA_PITCH == 0 for n in (x.place((0,) * len(x.shape)).align, *bytes_))
 
 
+@dataclass(frozen=True)
+class TileShare:
+    """A block's share of tiles that `count` blocks of its cluster need.
+
+    Block `number` of them loads that part of the rows and multicasts it to all, the blocks in
+    `mask`; None where a block is alone.
+    """
+
+    count: int = 1
+    number: Any = 0
+    mask: Any = None
+
+
+ALONE = TileShare()
+
+
 class TmaOperand:
     """One operand's tiles (rows × depth), loaded by TMA into a ring of shared-memory stages.
 
-    With `sharers` blocks of the cluster that need the same tiles, block number `share` of them
-    loads its part of the rows and multicasts it to all, the blocks in `mask`.
+    Of tiles that blocks of the cluster have in common each loads its `share`.
 
     Memory: swizzled as `wgmma` reads it, in stages of its own or in the tiles `into`. What hangs
     over the edge of the matrix is zero. `cache` is advice for L2 (`kd.tma_load`).
@@ -45,21 +59,19 @@ class TmaOperand:
         stages: int,
         *,
         name: str,
-        sharers: int = 1,
-        share: Any = 0,
-        mask: Any = None,
+        share: TileShare = ALONE,
         cache: str | None = None,
         fetch: int = 256,
         into: Tensor | None = None,
     ) -> None:
         rows, self.depth = tile
         self.rows = rows
-        self.part = rows // sharers
+        self.part = rows // share.count
         self.shared = _stages(tensor, tile, stages, name) if into is None else into
         self.bytes = rows * self.depth * tensor.dtype.bytes
         self.rest = len(tensor.layout) - 2
-        self.share, self.mask, self.cache = share, mask, cache
-        self.target = self.shared.tile((self.part, self.depth), (share, 0))
+        self.share, self.cache = share, cache
+        self.target = self.shared.tile((self.part, self.depth), (share.number, 0))
         box = (self.part, self.depth, *(1,) * self.rest)
         self.box = tma_load(tensor, self.target[..., 0], box, promotion=fetch)
 
@@ -72,10 +84,11 @@ class TmaOperand:
 
         `batch` is the coordinate in mode 2, or a tuple of those behind the matrix's two.
         """
-        row = row_tile * self.rows + self.share * self.part
+        row = row_tile * self.rows + self.share.number * self.part
         behind = batch if isinstance(batch, tuple) else (batch,)
         coord = (row, k_tile * self.depth, *behind[: self.rest])
-        self.box(self.target[..., stage], coord, barrier, multicast=self.mask, cache=self.cache)
+        target, mask = self.target[..., stage], self.share.mask
+        self.box(target, coord, barrier, multicast=mask, cache=self.cache)
 
 
 class TmaPair:
@@ -130,56 +143,3 @@ def _stages(
         swizzle = span if span > _TMA_PITCH else 0
     layout = atoms.shared_operand(tensor.dtype, tile, major=major, stages=stages, swizzle=swizzle)
     return smem(tensor.dtype, layout, name=name)
-
-
-def operand_of(
-    source: Any, tile: tuple[int, int], stages: int, **options: Any
-) -> TmaOperand | TmaPair | Any:
-    """The loads of a tensor, of two that share its tiles, or of what makes its own (`operand`)."""
-    if isinstance(source, Tensor):
-        return TmaOperand(source, tile, stages, **options)
-    if isinstance(source, tuple):
-        return TmaPair(source, tile, stages, **options)
-    return source.operand(tile, stages, **options)
-
-
-def shared_pair(
-    a: Any,
-    b: Any,
-    tile: tuple[int, int, int],
-    stages: int,
-    cluster: tuple[int, int] = (1, 1),
-    caches: tuple[str | None, str | None] = (None, None),
-    fetch: int = 256,
-) -> tuple[Any, Any, tuple[Any, ...]]:
-    """The operands A and B of a tile, and the ranks of the blocks that share stages with this one.
-
-    Each is given by a tensor, by two that share its tiles (`TmaPair`), or by an object whose
-    `operand(tile, stages, **options)` makes what loads it, with the options of `TmaOperand`. In a
-    cluster of (cm, cn) blocks, rank r computes tile (r mod cm, r div cm): the cn blocks of a row
-    share A, the cm of a column B.
-    """
-    (cm, cn), (tile_m, tile_n, tile_k) = cluster, tile
-    options: dict[str, dict[str, Any]] = {
-        "a": {"name": "a_stages", "cache": caches[0], "fetch": fetch},
-        "b": {"name": "b_stages", "cache": caches[1], "fetch": fetch},
-    }
-    if cm * cn == 1:
-        load_a = operand_of(a, (tile_m, tile_k), stages, **options["a"])
-        return load_a, operand_of(b, (tile_n, tile_k), stages, **options["b"]), (None,)
-    i, j = cluster_rank() % cm, cluster_rank() // cm
-    row = sum(1 << cm * other for other in range(cn))  # ranks of the blocks (0, j') …
-    column = (1 << cm) - 1  # … and (i', 0), as masks
-    mask = as_scalar(row) << i if cn > 1 else None
-    share = j if cn > 1 else 0
-    load_a = operand_of(
-        a, (tile_m, tile_k), stages, sharers=cn, share=share, mask=mask, **options["a"]
-    )
-    mask = as_scalar(column) << cm * j if cm > 1 else None
-    share = i if cm > 1 else 0
-    load_b = operand_of(
-        b, (tile_n, tile_k), stages, sharers=cm, share=share, mask=mask, **options["b"]
-    )
-    ranks = [(i + m) % cm + cm * j for m in range(cm)]
-    ranks += [i + cm * ((j + n) % cn) for n in range(1, cn)]
-    return load_a, load_b, tuple(ranks)

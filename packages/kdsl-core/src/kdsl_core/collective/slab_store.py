@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from kdsl_core import dtypes as dt
-from kdsl_core.collective.fragment_epilogue import ROWS, results_of
+from kdsl_core.collective.fragment_epilogue import ROWS, THREADS, results_of
 from kdsl_core.collective.tiles import access_elements, contiguous_mode
 from kdsl_core.lang.clusters import cluster_rank, peer
 from kdsl_core.lang.functions import func
@@ -30,7 +30,6 @@ from kdsl_core.layout import Layout
 _WIDEST = 64  # columns of a slab
 _VECTOR = 4  # accumulators that a thread takes at a time: one 16-byte access
 _PADDING = {"rows": 8, "columns": 4}  # elements behind each line, against bank conflicts
-THREADS = 128
 
 
 @struct

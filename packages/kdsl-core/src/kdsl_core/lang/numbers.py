@@ -9,6 +9,7 @@ from kdsl_core.ir import Operand
 from kdsl_core.isa import arith, compare
 from kdsl_core.lang.scalar import Scalar, as_scalar, unify
 from kdsl_core.lang.tracer import builder
+from kdsl_core.layout import int_tuple
 
 
 def fma(x: Any, y: Any, z: Any) -> Any:
@@ -66,5 +67,10 @@ def where(condition: Any, x: Any, y: Any) -> Any:
 
 
 def ceil_div(x: Any, y: Any) -> Any:
-    """x / y rounded up, for integers ≥ 0."""
+    """x / y rounded up, for integers ≥ 0; of a tuple as `kd.layout.ceil_div` has it, by modes.
+
+    Raises: LayoutError K104 where y has more modes than x.
+    """
+    if isinstance(x, tuple):
+        return int_tuple.ceil_div(x, y)
     return (x + y - 1) // y

@@ -37,7 +37,7 @@ def conv_depthwise(
     kd.sync_threads()
     own = (thread % c.lanes) * c.width
     window = Window(c, X, Y, weights, first + own, own)
-    rows, columns = (kd.ceil_div(size, n) for size, n in zip(Y.shape[1:3], c.outputs, strict=True))
+    rows, columns = kd.ceil_div(Y.shape[1:3], c.outputs)
     start = kd.block_idx()[1] * c.patches + thread // c.lanes
     step = kd.grid_dim()[1] * c.patches
     if window.channel < Y.shape[3]:

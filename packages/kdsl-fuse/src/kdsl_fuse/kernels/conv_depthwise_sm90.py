@@ -41,15 +41,7 @@ def conv_depthwise_sm90(
     Y, perhaps broadcast by strides of 0.
     """
     block = Block(config, X, W, Y)
-    if kd.thread_rank() == 0:
-        block.load.prefetch()
-        block.ring.init()
-        block.weighed.init()
-        kd.fence_mbarrier_init()
-    if kd.cluster_dim() == (1, 1, 1):
-        kd.sync_threads()
-    else:
-        kd.cluster_sync()
+    kd.collective.init_together(block)
     kd.wait_for_dependencies()
     kd.launch_dependents()
     warp = kd.warp_uniform(kd.warp_idx())
@@ -81,12 +73,14 @@ class Block:
         self.weighed = kd.mbarrier(name="weighed")
         self.channel = kd.block_idx()[0] * config.tile_channels
         self.first, self.step = kd.block_idx()[1], kd.grid_dim()[1]
-        self.counts = [
-            kd.ceil_div(size, extent)
-            for size, extent in zip(Y.shape[:3], config.output_tile[:3], strict=True)
-        ]
-
+        self.counts = kd.ceil_div(Y.shape[:3], config.output_tile[:3])
         self.tiles = self.counts[0] * self.counts[1] * self.counts[2]
+
+    def init(self) -> None:
+        """Bring the input's tensor map to the TMA unit's cache, and make the barriers."""
+        self.load.prefetch()
+        self.ring.init()
+        self.weighed.init()
 
     def origin(self, turn: Any) -> tuple[Any, Any, Any]:
         """Image, row and column of the first result of the block's tile number `turn`."""

@@ -44,11 +44,7 @@ def conv_grouped(
     weights = Weights(config, w, work.chunk, part)
     team = warp // config.parts
     if config.copies == "tma":
-        if kd.thread_rank() == 0:
-            halo.init()
-            results.init()
-            kd.fence_mbarrier_init()
-        kd.sync_threads()
+        kd.collective.init_together(halo, results)
         kd.wait_for_dependencies()
         kd.launch_dependents()
         if warp < config.warps:

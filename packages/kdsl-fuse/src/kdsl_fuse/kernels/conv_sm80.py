@@ -31,7 +31,7 @@ def conv_sm80(
     Filters are matrices, (k, rows · columns · channels); C and the extras are pixels × filters.
     """
     mma, (tile_m, tile_n, tile_k), stages = config.tiled_mma, config.tile, config.stages
-    tiles = kd.ceil_div(C.shape[0], tile_m), kd.ceil_div(C.shape[1], tile_n)
+    tiles = kd.ceil_div(C.shape, (tile_m, tile_n))
     m, n = kd.collective.grouped_raster(kd.block_idx()[0], *tiles, config.group)
     thread = kd.thread_rank()
 

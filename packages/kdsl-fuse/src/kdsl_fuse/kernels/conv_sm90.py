@@ -7,10 +7,11 @@ after another, and reads as zero what lies outside of them.
 
 from __future__ import annotations
 
+from functools import partial
+
 import kdsl_core as kd
-from kdsl_fuse.kernels.conv_sm90_operands import FilterPlace, Filters, Images
+from kdsl_fuse.kernels.conv_sm90_operands import FilterOperand, FilterPlace, ImageOperand
 from kdsl_fuse.kernels.gemm_sm90 import compute_tiles
-from kdsl_fuse.kernels.gemm_sm90_config import GROUP
 
 
 @kd.kernel(min_blocks_per_sm=1)
@@ -33,44 +34,30 @@ def conv_sm90(
     C. With `config.splits`, C is (pixels, filters, splits) and gets parts of the sums.
     """
     tile_m, tile_n, tile_k = config.tile
-    pixels, filters = Images(X, window), Filters(W, window)
-    sides = (filters, pixels) if swap else (pixels, filters)
-    load_a, load_b, sharers = kd.collective.shared_pair(
-        *sides, config.tile, config.stages, config.cluster, config.caches, config.fetch
-    )
-    ring = kd.collective.TmaPipeline(
-        config.stages, load_a.bytes + load_b.bytes, config.readers, sharers
-    )
-    work = kd.collective.TileScheduler(
-        (kd.ceil_div(C.shape[0], tile_m), kd.ceil_div(C.shape[1], tile_n)),
-        window.steps(X.shape[3], tile_k),
-        group=config.group,
-        cluster=config.cluster,
-        splits=config.splits,
-        peers=config.peers,
+    sides = partial(ImageOperand, X, window), partial(FilterOperand, W, window)
+    ring = config.operand_ring(*sides[::-1] if swap else sides)
+    work = config.scheduler(
+        kd.ceil_div(C.shape[:2], (tile_m, tile_n)), window.steps(X.shape[3], tile_k)
     )
     mma = config.tiled_mma(W, W, kd.f32)
     results, extras = (C, *extras[: outputs - 1]), extras[outputs - 1 :]
-    group = kd.collective.WarpGroup(
-        kd.warp_uniform(kd.warpgroup_idx()), kd.thread_rank() % GROUP, config.consumers,
-        config.readers,
-    )  # fmt: skip
+    group = config.warp_group()
     out = kd.collective.TileOutput(
         results, (tile_m, tile_n), group, epilogue, extras,
         accumulator=mma.atom.d, peers=config.peers,
     )  # fmt: skip
 
     @kd.func
-    def copy_windows(load_a, load_b, ring, tile):
+    def copy_windows(ring, write, tile):
         """Copy the windows and filters of a tile to the ring, panel by panel. Threads: one."""
-        first_a, first_b = load_a.first(tile.m), load_b.first(tile.n)
-        at = FilterPlace.at(window, X.shape[3], tile.k_begin * load_a.panels)
+        first_a, first_b = ring.a.first(tile.m), ring.b.first(tile.n)
+        at = FilterPlace.at(window, X.shape[3], tile.k_begin * ring.a.panels)
         for _ in kd.range(tile.k_begin, tile.k_end):
-            stage, full = ring.acquire()
-            for panel in range(load_a.panels):
-                load_a.load(stage, panel, first_a, at, full)
-                load_b.load(stage, panel, first_b, at, full)
+            stage, full = write.acquire()
+            for panel in range(ring.a.panels):
+                ring.a.load(stage, panel, first_a, at, full)
+                ring.b.load(stage, panel, first_b, at, full)
                 at.advance()
-            ring.advance()
+            write.advance()
 
-    compute_tiles(config, mma, load_a, load_b, ring, work, group, out, copy_windows)
+    compute_tiles(config, mma, ring, work, group, out, copy_windows)

@@ -102,7 +102,7 @@ class FilterPlace:
 
 
 class _Operand:
-    """Panels of an operand (rows × depth) in a ring of stages; `sharers` as of `TmaOperand`."""
+    """Panels of an operand (rows × depth) in a ring of stages; options as of `TmaOperand`."""
 
     def __init__(
         self,
@@ -112,24 +112,22 @@ class _Operand:
         stages: int,
         *,
         name: str,
-        sharers: int = 1,
-        share: Any = 0,
-        mask: Any = None,
-        cache: str | None = None,
-        fetch: int = 256,
+        share: kd.collective.TileShare,
+        cache: str | None,
+        fetch: int,
     ) -> None:
         self.rows, depth = tile
         self.fetch = fetch
-        self.window, self.part = window, self.rows // sharers
+        self.window, self.part = window, self.rows // share.count
         self.panels = depth // window.panel
-        self.options: dict[str, Any] = {"multicast": mask, "cache": cache}
+        self.options: dict[str, Any] = {"multicast": share.mask, "cache": cache}
         self.bytes = self.rows * depth * tensor.dtype.bytes
         span = window.panel * tensor.dtype.bytes
         layout = kd.atoms.shared_operand(tensor.dtype, tile, stages=stages, swizzle=span)
         self.shared = kd.smem(tensor.dtype, layout, name=name)
-        self.share = share
+        self.share = share.number
         self.targets = [
-            self.shared.tile((self.part, window.panel), (share, panel))
+            self.shared.tile((self.part, window.panel), (share.number, panel))
             for panel in range(self.panels)
         ]
         self.box: Any = None
@@ -138,12 +136,15 @@ class _Operand:
         """Bring the tensor map to the TMA unit's cache. Threads: one."""
         self.box.prefetch()
 
+    def first(self, tile: Any) -> Any:
+        """The first row of the block's share of a tile."""
+        return tile * self.rows + self.share * self.part
+
 
 class ImageOperand(_Operand):
-    """Rows are pixels of the result, in the order of images, rows and columns."""
+    """Images (n, h, w, c): rows are pixels of the result, by images, their rows and columns."""
 
-    def __init__(self, images: Images, *args: Any, **options: Any) -> None:
-        x, window = images.tensor, images.window
+    def __init__(self, x: kd.Tensor, window: Window, *args: Any, **options: Any) -> None:
         super().__init__(x, window, *args, **options)
         self.output = window.output((x.shape[1], x.shape[2]))
         self.box = kd.tma_im2col(
@@ -153,7 +154,7 @@ class ImageOperand(_Operand):
 
     def first(self, tile: Any) -> tuple[Any, ...]:
         """Image, row and column where the window of a tile's first pixel starts."""
-        pixel = tile * self.rows + self.share * self.part
+        pixel = super().first(tile)
         (p, q), (down, across) = self.output, self.window.stride
         image, rest = pixel // (p * q), pixel % (p * q)
         top, left = self.window.lower
@@ -166,42 +167,14 @@ class ImageOperand(_Operand):
 
 
 class FilterOperand(_Operand):
-    """Rows are filters."""
+    """Filters (k, c, taps): rows are filters."""
 
-    def __init__(self, filters: Filters, *args: Any, **options: Any) -> None:
-        super().__init__(filters.tensor, filters.window, *args, **options)
+    def __init__(self, w: kd.Tensor, window: Window, *args: Any, **options: Any) -> None:
+        super().__init__(w, window, *args, **options)
         box = self.part, self.window.panel, 1
-        self.box = kd.tma_load(filters.tensor, self.targets[0][..., 0], box, promotion=self.fetch)
-
-    def first(self, tile: Any) -> Any:
-        """The first filter of a tile."""
-        return tile * self.rows + self.share * self.part
+        self.box = kd.tma_load(w, self.targets[0][..., 0], box, promotion=self.fetch)
 
     def load(self, stage: Any, panel: int, first: Any, at: FilterPlace, full: Any) -> None:
         """Start copying one element of the filters, a panel of channels."""
         target = self.targets[panel][..., stage]
         self.box(target, (first, at.channel, at.tap), full, **self.options)
-
-
-@dataclass(frozen=True, eq=False)
-class Images:
-    """Images (n, h, w, c) as an operand."""
-
-    tensor: kd.Tensor
-    window: Window
-
-    def operand(self, *args: Any, **options: Any) -> ImageOperand:
-        """What loads tiles of windows."""
-        return ImageOperand(self, *args, **options)
-
-
-@dataclass(frozen=True, eq=False)
-class Filters:
-    """Filters (k, c, taps) as an operand."""
-
-    tensor: kd.Tensor
-    window: Window
-
-    def operand(self, *args: Any, **options: Any) -> FilterOperand:
-        """What loads tiles of filters."""
-        return FilterOperand(self, *args, **options)

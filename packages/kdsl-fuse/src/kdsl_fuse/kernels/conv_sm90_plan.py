@@ -367,11 +367,7 @@ def candidates(
     limit: int = 12,
 ) -> list[ConvPlan]:
     """The plans that the model finds fastest, fastest first."""
-    found: dict[object, ConvPlan] = {}
-    for plan in _ranked(problem, dtype, result, multiprocessors):
-        if len(found) < limit:
-            found.setdefault(replace(plan.config, stages=2), plan)
-    return list(found.values())
+    return gemm.deepest_rings(_ranked(problem, dtype, result, multiprocessors), limit)
 
 
 def _ranked(
@@ -379,9 +375,9 @@ def _ranked(
 ) -> Iterator[ConvPlan]:
     """Every plan, in the model's order."""
     frame = plan_of(problem, dtype, result, multiprocessors=multiprocessors)
-    for _, swap, config in model.rank(frame.product.problem, multiprocessors):
-        if frame.panel is None or config.tile[2] % frame.panel == 0:
-            yield replace(frame, product=replace(frame.product, config=config, swap=swap))
+    for product in gemm.ranked(frame.product.problem, multiprocessors):
+        if frame.panel is None or product.config.tile[2] % frame.panel == 0:
+            yield replace(frame, product=product)
 
 
 def plan_of(

@@ -29,7 +29,7 @@ def gated_sm80(
     """
     mma, (tile_m, both, tile_k), stages = config.tiled_mma, config.tile, config.stages
     columns = both // 2
-    tiles = kd.ceil_div(C.shape[0], tile_m), kd.ceil_div(C.shape[1], columns)
+    tiles = kd.ceil_div(C.shape, (tile_m, columns))
     m, n = kd.collective.grouped_raster(kd.block_idx()[0], *tiles, config.group)
     thread = kd.thread_rank()
     load_a = kd.collective.TileLoader(A, (tile_m, tile_k), m, stages, mma.size, thread)

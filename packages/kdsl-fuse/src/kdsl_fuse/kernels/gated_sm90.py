@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import kdsl_core as kd
 from kdsl_fuse.kernels.gemm_sm90 import compute_tiles
-from kdsl_fuse.kernels.gemm_sm90_config import GROUP
 
 
 @kd.kernel(min_blocks_per_sm=1)
@@ -30,24 +29,13 @@ def gated_sm90(
     config.check_pairs()
     tile_m, both, tile_k = config.tile
     columns = both // 2
-    load_a, load_b, sharers = kd.collective.shared_pair(
-        A, (Wg, Wu), config.tile, config.stages, config.cluster, config.caches, config.fetch
-    )
-    ring = kd.collective.TmaPipeline(
-        config.stages, load_a.bytes + load_b.bytes, config.readers, sharers
-    )
-    work = kd.collective.TileScheduler(
-        (kd.ceil_div(C.shape[0], tile_m), kd.ceil_div(C.shape[1], columns)),
-        kd.ceil_div(A.shape[1], tile_k),
-        group=config.group,
-        cluster=config.cluster,
+    ring = config.operand_ring(A, (Wg, Wu))
+    work = config.scheduler(
+        kd.ceil_div(C.shape, (tile_m, columns)), kd.ceil_div(A.shape[1], tile_k)
     )
     mma = config.tiled_mma(A, Wg, kd.f32)
-    group = kd.collective.WarpGroup(
-        kd.warp_uniform(kd.warpgroup_idx()), kd.thread_rank() % GROUP, config.consumers,
-        config.readers,
-    )  # fmt: skip
+    group = config.warp_group()
     out = kd.collective.PairedOutput(
         C, (tile_m, columns), group, epilogue, extras, accumulator=kd.f32
     )
-    compute_tiles(config, mma, load_a, load_b, ring, work, group, out)
+    compute_tiles(config, mma, ring, work, group, out)

@@ -12,7 +12,14 @@ from kdsl_core.dtypes import DType
 from kdsl_fuse.kernels import gemm_sm90_model as model
 from kdsl_fuse.kernels.gated_sm90 import gated_sm90
 from kdsl_fuse.kernels.gemm_sm90_config import ROOM, Sm90Config
-from kdsl_fuse.kernels.gemm_sm90_plan import MULTIPROCESSORS, Sm90Plan, by_turns, problem_of
+from kdsl_fuse.kernels.gemm_sm90_plan import (
+    MULTIPROCESSORS,
+    Sm90Plan,
+    by_turns,
+    deepest_rings,
+    problem_of,
+    ranked,
+)
 from kdsl_fuse.kernels.repitch import addressable
 
 CROWDED = 128  # accumulators of a thread that leave too few of 168 registers for extras
@@ -141,17 +148,13 @@ def candidates(
     """
     problem = problem_of(m, n, k, dtype, result)
     both = replace(problem, n=2 * n)
-    found: dict[object, Sm90Config] = {}
-    for _, swap, config in model.rank(both, multiprocessors):
-        if len(found) < limit and not swap and _takes_pairs(config):
-            found.setdefault(replace(config, stages=2), config)
-    for config in _LARGE if m > 64 else ():
-        fitted = model.fit(config, both, 1)
-        if fitted is not None:
-            found.setdefault(config, fitted)
-    return [GatedPlan(Sm90Plan(both, config, False, multiprocessors)) for config in found.values()]
+    first = deepest_rings(filter(_takes_pairs, ranked(both, multiprocessors)), limit)
+    large = (model.fit(config, both, 1) for config in (_LARGE if m > 64 else ()))
+    others = (Sm90Plan(both, config, False, multiprocessors) for config in large if config)
+    return [GatedPlan(plan) for plan in deepest_rings([*first, *others])]
 
 
-def _takes_pairs(config: Sm90Config) -> bool:
-    whole = config.peers * config.splits == 1
-    return whole and config.tile[1] % (16 * config.cluster[0]) == 0
+def _takes_pairs(plan: Sm90Plan) -> bool:
+    c = plan.config
+    whole = c.peers * c.splits == 1 and not plan.swap
+    return whole and c.tile[1] % (16 * c.cluster[0]) == 0

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import kdsl_core as kd
 from kdsl_fuse.kernels.gemm_sm90 import compute_tiles
-from kdsl_fuse.kernels.gemm_sm90_config import GROUP
 from kdsl_fuse.kernels.row_fragments import RowOutput
 
 
@@ -27,22 +26,10 @@ def gemm_rows_sm90(
     """
     config.check_rows(columns)
     tile_m, tile_n, tile_k = config.tile
-    load_a, load_b, sharers = kd.collective.shared_pair(
-        A, B, config.tile, config.stages, config.cluster, config.caches, config.fetch
-    )
-    ring = kd.collective.TmaPipeline(
-        config.stages, load_a.bytes + load_b.bytes, config.readers, sharers
-    )
-    work = kd.collective.TileScheduler(
-        (kd.ceil_div(A.shape[0], tile_m), 1),
-        kd.ceil_div(A.shape[1], tile_k),
-        group=config.group,
-        cluster=config.cluster,
-    )
+    ring = config.operand_ring(A, B)
+    row_tiles, k_tiles = kd.ceil_div(A.shape, (tile_m, tile_k))
+    work = config.scheduler((row_tiles, 1), k_tiles)
     mma = config.tiled_mma(A, B, kd.f32)
-    group = kd.collective.WarpGroup(
-        kd.warp_uniform(kd.warpgroup_idx()), kd.thread_rank() % GROUP, config.consumers,
-        config.readers,
-    )  # fmt: skip
+    group = config.warp_group()
     out = RowOutput(program, arrays, (tile_m, tile_n), group, (A.shape[0], columns))
-    compute_tiles(config, mma, load_a, load_b, ring, work, group, out)
+    compute_tiles(config, mma, ring, work, group, out)

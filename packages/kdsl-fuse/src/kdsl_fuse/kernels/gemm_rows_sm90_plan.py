@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -11,7 +11,12 @@ from kdsl_core.dtypes import DType
 from kdsl_fuse.kernels import gemm_sm90_model as model
 from kdsl_fuse.kernels.gemm_rows_sm90 import gemm_rows_sm90
 from kdsl_fuse.kernels.gemm_sm90_config import WIDEST, Sm90Config
-from kdsl_fuse.kernels.gemm_sm90_plan import MULTIPROCESSORS, Sm90Plan, problem_of
+from kdsl_fuse.kernels.gemm_sm90_plan import (
+    MULTIPROCESSORS,
+    Sm90Plan,
+    deepest_rings,
+    problem_of,
+)
 from kdsl_fuse.kernels.repitch import addressable
 from kdsl_fuse.kernels.row_programs import RowProgram
 
@@ -35,6 +40,11 @@ class RowsOfProducts:
     def __str__(self) -> str:
         return str(self.plan)
 
+    @property
+    def config(self) -> Sm90Config:
+        """How blocks compute their tiles."""
+        return self.plan.config
+
     @cached_property
     def launch(self) -> Any:
         """The kernel with grid, block and cluster, waiting for arguments."""
@@ -47,8 +57,7 @@ class RowsOfProducts:
         that TMA cannot address are copied first.
         """
         operands: Sequence[Any] = addressable((a, w))
-        config = self.plan.config
-        self.launch(*operands, *arrays, program=program, config=config, columns=self.columns)
+        self.launch(*operands, *arrays, program=program, config=self.config, columns=self.columns)
 
 
 @lru_cache(maxsize=1024)
@@ -86,15 +95,17 @@ def candidates(
     assert n <= WIDEST, f"{n} columns are more than a tile holds"
     width = -(-n // _COLUMNS) * _COLUMNS
     problem = replace(problem_of(m, n, k, dtype, result), n=width)
-    found: dict[object, RowsOfProducts] = {}
+    return deepest_rings(_ranked(problem, n, multiprocessors), limit)
+
+
+def _ranked(problem: model.Problem, columns: int, multiprocessors: int) -> Iterator[RowsOfProducts]:
+    """Every plan whose tiles hold whole rows, in the model's order."""
     ranked = model.rank(problem, multiprocessors)
     for cycles, swap, config in ranked:
-        if not swap and len(found) < limit and _holds_rows(config, width):
+        if not swap and _holds_rows(config, problem.n):
             plan = Sm90Plan(problem, _with_room(config), False, multiprocessors)
             behind_us = (cycles - ranked[0][0]) / model.CYCLES_PER_US
-            alike = replace(plan.config, stages=2)
-            found.setdefault(alike, RowsOfProducts(plan, n, behind_us))
-    return list(found.values())
+            yield RowsOfProducts(plan, columns, behind_us)
 
 
 def _takes_turns(plan: Sm90Plan) -> bool:

@@ -97,7 +97,7 @@ def batch_gemm_sm80(
 def write_tile(A, B, C, extras, epilogue, config):
     """The block's tile of C = epilogue(A · Bᵀ, extras…)."""
     mma, (tile_m, tile_n, tile_k), stages = config.tiled_mma, config.tile, config.stages
-    tiles = kd.ceil_div(C.shape[0], tile_m), kd.ceil_div(C.shape[1], tile_n)
+    tiles = kd.ceil_div(C.shape, (tile_m, tile_n))
     m, n = kd.collective.grouped_raster(kd.block_idx()[0], *tiles, config.group)
     thread = kd.thread_rank()
 

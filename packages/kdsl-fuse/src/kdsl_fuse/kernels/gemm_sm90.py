@@ -30,105 +30,79 @@ def gemm_sm90(
     """
     config.check_ranks(A, C)
     tile_m, tile_n, tile_k = config.tile
-    load_a, load_b, sharers = kd.collective.shared_pair(
-        A, B, config.tile, config.stages, config.cluster, config.caches, config.fetch
-    )
-    ring = kd.collective.TmaPipeline(
-        config.stages, load_a.bytes + load_b.bytes, config.readers, sharers
-    )
-    work = kd.collective.TileScheduler(
-        (kd.ceil_div(C.shape[0], tile_m), kd.ceil_div(C.shape[1], tile_n)),
+    ring = config.operand_ring(A, B)
+    work = config.scheduler(
+        kd.ceil_div(C.shape[:2], (tile_m, tile_n)),
         kd.ceil_div(A.shape[1], tile_k),
         batches=C.shape[2] if len(C.shape) == 3 and config.splits == 1 else None,
-        group=config.group,
-        cluster=config.cluster,
-        splits=config.splits,
-        peers=config.peers,
     )
     mma = config.tiled_mma(A, B, kd.i32 if A.dtype.is_int else kd.f32)
     results, extras = (C, *extras[: outputs - 1]), extras[outputs - 1 :]
-    group = kd.collective.WarpGroup(
-        kd.warp_uniform(kd.warpgroup_idx()), kd.thread_rank() % GROUP, config.consumers,
-        config.readers,
-    )  # fmt: skip
+    group = config.warp_group()
     out = kd.collective.TileOutput(
         results, (tile_m, tile_n), group, epilogue, extras,
         accumulator=mma.atom.d, peers=config.peers,
     )  # fmt: skip
-    compute_tiles(config, mma, load_a, load_b, ring, work, group, out)
+    compute_tiles(config, mma, ring, work, group, out)
 
 
 @kd.func
-def copy_tile(load_a, load_b, ring, tile):
+def copy_tile(ring, write, tile):
     """Copy a tile of both operands to the ring, stage by stage. Threads: one."""
     for k in kd.range(tile.k_begin, tile.k_end):
-        stage, full = ring.acquire()
-        load_a.load(stage, tile.m, k, tile.batch, full)
-        load_b.load(stage, tile.n, k, tile.batch, full)
-        ring.advance()
+        stage, full = write.acquire()
+        ring.a.load(stage, tile.m, k, tile.batch, full)
+        ring.b.load(stage, tile.n, k, tile.batch, full)
+        write.advance()
 
 
 @kd.func
-def compute_tiles(config, mma, load_a, load_b, ring, work, group, out, copy=copy_tile):
+def compute_tiles(config, mma, ring, work, group, out, copy=copy_tile):
     """Begin together, then let each warp group take its role until all tiles are written.
 
     `copy` copies the operands of one tile to the ring.
     """
-    if kd.thread_rank() == 0:
-        load_a.prefetch()
-        load_b.prefetch()
-        ring.init()
-        out.init()
-        kd.fence_mbarrier_init()
-    sync_blocks(config)
+    kd.collective.init_together(ring, out)
     if group.number == config.consumers:
-        produce(config, load_a, load_b, ring, work, copy)
+        produce(config, ring, work, copy)
     else:
         kd.wait_for_dependencies()  # nothing was read or written so far
         kd.launch_dependents()
-        consume(config, mma, load_a.shared, load_b.shared, ring, work, group, out)
+        consume(config, mma, ring, work, group, out)
     if config.blocks_together > 1:  # nobody may still write to a block that has ended
         kd.cluster_sync()
 
 
-def sync_blocks(config):
-    """Wait for the block, or for the cluster."""
-    if config.blocks_together > 1:
-        kd.cluster_sync()
-    else:
-        kd.sync_threads()
-
-
 @kd.func
-def produce(config, load_a, load_b, ring, work, copy=copy_tile):
+def produce(config, ring, work, copy=copy_tile):
     """The producing warps: one thread of the first one fills the ring."""
     if config.registers:
         kd.set_max_registers(config.registers[0])
     if kd.warp_uniform(kd.warp_idx()) == config.consumers * (GROUP // WARP):
-        fill_ring(load_a, load_b, ring.writer(), work, copy)
+        fill_ring(ring, work, copy)
 
 
 @kd.func
-def fill_ring(load_a, load_b, ring, work, copy=copy_tile):
+def fill_ring(ring, work, copy=copy_tile):
     """Copy the tiles of all work items to the ring, in their order."""
-
+    write = ring.writer()
     first = work.at(work.first)  # known by the time that the launch ahead has ended
     kd.wait_for_dependencies()
     if kd.elect_one():
         if work.first < work.total:
-            copy(load_a, load_b, ring, first)
+            copy(ring, write, first)
         for item in kd.range(work.first + work.step, work.total, work.step):
-            copy(load_a, load_b, ring, work.at(item))
-        ring.drain()
+            copy(ring, write, work.at(item))
+        write.drain()
 
 
 @kd.func
-def consume(config, mma, a_stages, b_stages, ring, work, group, out):
+def consume(config, mma, ring, work, group, out):
     """Warp groups multiply the tiles as they arrive, and write the results."""
     if config.registers:
         kd.set_max_registers(config.registers[1])
     view = mma.get_slice(kd.thread_rank() % (GROUP * config.readers))
-    a, b = view.partition_A(a_stages), view.partition_B(b_stages)
+    a, b = view.partition_A(ring.a.shared), view.partition_B(ring.b.shared)
     acc = mma.make_fragment_C(config.tile[:2])
     read = ring.reader()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import kdsl_core as kd
 from kdsl_core.records import dataclass
 
@@ -112,6 +114,26 @@ class Sm90Config:
     def blocks_together(self) -> int:
         """Blocks of a cluster."""
         return self.cluster[0] * self.cluster[1] * self.peers
+
+    def operand_ring(self, a: Any, b: Any) -> kd.collective.OperandRing:
+        """The stages that tiles of both operands come through."""
+        return kd.collective.OperandRing(
+            a, b, self.tile, self.stages, self.readers,
+            cluster=self.cluster, caches=self.caches, fetch=self.fetch,
+        )  # fmt: skip
+
+    def scheduler(
+        self, tiles: tuple[Any, Any], k_tiles: Any, batches: Any = None
+    ) -> kd.collective.TileScheduler:
+        """The order in which blocks take tiles; arguments as of `TileScheduler`."""
+        return kd.collective.TileScheduler(
+            tiles, k_tiles, batches=batches,
+            group=self.group, cluster=self.cluster, splits=self.splits, peers=self.peers,
+        )  # fmt: skip
+
+    def warp_group(self) -> kd.collective.WarpGroup:
+        """The calling thread's warp group; the number of the producing one is `consumers`."""
+        return kd.collective.WarpGroup.of_thread(self.consumers, self.readers)
 
     def tiled_mma(self, a: kd.Tensor, b: kd.Tensor, acc: kd.DType) -> kd.TiledMma:
         """The matrix instruction over the warp groups that share a tile."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from kdsl_core.dtypes import DType
 from kdsl_core.lang.arguments import facts_of
@@ -269,9 +269,34 @@ def candidates(
 ) -> list[Sm90Plan]:
     """The plans that the model finds fastest, fastest first."""
     problem = problem_of(m, n, k, dtype, result, batch)
-    found: dict[object, Sm90Plan] = {}
+    return deepest_rings(ranked(problem, multiprocessors), limit)
+
+
+def ranked(problem: model.Problem, multiprocessors: int) -> Iterator[Sm90Plan]:
+    """Every plan for a product, in the model's order."""
     for _, swap, config in model.rank(problem, multiprocessors):
-        alike = replace(config, stages=2)  # the deepest ring, and one order of the operands
-        if len(found) < limit:
-            found.setdefault(alike, Sm90Plan(problem, config, swap, multiprocessors))
+        yield Sm90Plan(problem, config, swap, multiprocessors)
+
+
+class Configured(Protocol):
+    """A plan with a configuration."""
+
+    @property
+    def config(self) -> Sm90Config:
+        """How blocks compute their tiles."""
+
+
+P = TypeVar("P", bound=Configured)
+
+
+def deepest_rings(plans: Iterable[P], limit: int | None = None) -> list[P]:
+    """The first `limit` plans whose configurations differ in more than the depth of the ring.
+
+    Of alike ones the first stays: in the model's order the deepest ring, and one order of operands.
+    """
+    found: dict[Sm90Config, P] = {}
+    for plan in plans:
+        if len(found) == limit:
+            break
+        found.setdefault(replace(plan.config, stages=2), plan)
     return list(found.values())

@@ -6,9 +6,10 @@ small products fill the chip together, and none waits for another one's launch.
 
 from __future__ import annotations
 
+from functools import partial
+
 import kdsl_core as kd
 from kdsl_fuse.kernels.gemm_sm90 import compute_tiles
-from kdsl_fuse.kernels.gemm_sm90_config import GROUP
 
 
 @kd.kernel(min_blocks_per_sm=1)
@@ -30,28 +31,12 @@ def products_sm90(
     weights, outputs = matrices[:products], matrices[products : 2 * products]
     extras = matrices[2 * products :]
     each = len(extras) // products
-    load_a = kd.collective.TmaOperand(
-        A, (tile_m, tile_k), config.stages,
-        name="a_stages", cache=config.caches[0], fetch=config.fetch,
-    )  # fmt: skip
-    load_b = kd.collective.TmaChoice(
-        weights, (tile_n, tile_k), config.stages,
-        name="b_stages", cache=config.caches[1], fetch=config.fetch,
-    )  # fmt: skip
-    ring = kd.collective.TmaPipeline(
-        config.stages, load_a.bytes + load_b.bytes, config.readers, (None,)
-    )
-    work = kd.collective.TileScheduler(
-        (kd.ceil_div(outputs[0].shape[0], tile_m), kd.ceil_div(outputs[0].shape[1], tile_n)),
-        kd.ceil_div(A.shape[1], tile_k),
-        batches=products,
-        group=config.group,
+    ring = config.operand_ring(A, partial(kd.collective.TmaChoice, weights))
+    work = config.scheduler(
+        kd.ceil_div(outputs[0].shape, (tile_m, tile_n)), kd.ceil_div(A.shape[1], tile_k), products
     )
     mma = config.tiled_mma(A, weights[0], kd.f32)
-    group = kd.collective.WarpGroup(
-        kd.warp_uniform(kd.warpgroup_idx()), kd.thread_rank() % GROUP, config.consumers,
-        config.readers,
-    )  # fmt: skip
+    group = config.warp_group()
     ways = []
     for i, output in enumerate(outputs):
         own = extras[i * each : (i + 1) * each]
@@ -62,4 +47,4 @@ def products_sm90(
             )
         )  # fmt: skip
     out = kd.collective.OutputChoice(ways)
-    compute_tiles(config, mma, load_a, load_b, ring, work, group, out)
+    compute_tiles(config, mma, ring, work, group, out)

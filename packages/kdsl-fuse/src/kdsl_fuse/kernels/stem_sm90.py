@@ -131,10 +131,7 @@ def stem_sm90(
         (kd.ceil_div(C.shape[0], tile_m), 1), 1, batches=C.shape[2], group=1
     )
     results, extras = (C, *extras[: outputs - 1]), extras[outputs - 1 :]
-    group = kd.collective.WarpGroup(
-        kd.warp_uniform(kd.warpgroup_idx()), kd.thread_rank() % GROUP, config.consumers,
-        config.consumers,
-    )  # fmt: skip
+    group = kd.collective.WarpGroup.of_thread(config.consumers)
     out = kd.collective.TileOutput(
         results, (tile_m, tile_n), group, epilogue, extras, accumulator=kd.f32
     )
