@@ -87,30 +87,25 @@ def write(acc, mma, C, origin):
 def with_collectives(
     A: kd.Tensor["bf16", "m k"], B: kd.Tensor["bf16", "n k"], C: kd.Tensor["bf16", "m n"]
 ):
-    """The same: TmaOperand has stages and boxes, TmaPipeline keeps stages and parities."""
-    load_a = kd.collective.TmaOperand(A, (TILE_M, TILE_K), STAGES, name="a")
-    load_b = kd.collective.TmaOperand(B, (TILE_N, TILE_K), STAGES, name="b")
-    ring = kd.collective.TmaPipeline(STAGES, load_a.bytes + load_b.bytes, CONSUMERS)
-    if kd.thread_rank() == 0:
-        ring.init()
-        kd.fence_mbarrier_init()
-    kd.sync_threads()
+    """The same: OperandRing has the stages and boxes, and keeps stages and parities."""
+    ring = kd.collective.OperandRing(A, B, (TILE_M, TILE_N, TILE_K), STAGES, CONSUMERS)
+    group = kd.collective.WarpGroup.of_thread(CONSUMERS)
+    kd.collective.init_together(ring)
 
     tile_m, tile_n, _ = kd.block_idx()
     steps = kd.ceil_div(A.shape[1], TILE_K)
-    group = kd.warp_uniform(kd.warpgroup_idx())
-    if group == CONSUMERS:
+    if group.number == CONSUMERS:
         if kd.elect_one():
             filling = ring.writer()
             for k in kd.range(steps):
                 stage, full = filling.acquire()
-                load_a.load(stage, tile_m, k, 0, full)
-                load_b.load(stage, tile_n, k, 0, full)
+                ring.a.load(stage, tile_m, k, 0, full)
+                ring.b.load(stage, tile_n, k, 0, full)
                 filling.advance()
     else:
         mma = kd.tiled_mma(kd.atoms.wgmma(TILE_N, A.dtype), warps=(CONSUMERS, 1))
         part = mma.get_slice(kd.thread_rank())
-        a, b = part.partition_A(load_a.shared), part.partition_B(load_b.shared)
+        a, b = part.partition_A(ring.a.shared), part.partition_B(ring.b.shared)
         acc = mma.make_fragment_C((TILE_M, TILE_N))
         reading = ring.reader()
         for k in kd.range(steps):
@@ -119,7 +114,7 @@ def with_collectives(
             kd.gemm(mma, a[..., stage], b[..., stage], acc, accumulate=k > 0)
             kd.wgmma_commit()
             kd.wgmma_wait(0)
-            reading.release(kd.thread_rank() % GROUP)
+            reading.release(group.thread)
         write(acc, mma, C, (tile_m * TILE_M, tile_n * TILE_N))
 
 
