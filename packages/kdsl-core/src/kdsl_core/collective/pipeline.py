@@ -126,7 +126,8 @@ class PipelineReader:
 
         Threads: all of the reader, each with its own number `thread`; the first ones arrive, one
         for each block that must know. Readers by ordinary loads fence (`fence_proxy_async`) and
-        meet (`sync_warp`) before it: an arrival does not wait for loads that are on their way.
+        meet (`sync_warp`) before it: an arrival does not wait for loads that are on their way. To
+        other blocks of a cluster it is relaxed, which is right only for readers by `wgmma`.
         """
         barrier = self.pipeline.empty[self.oldest.stage]
         for number, rank in enumerate(self.pipeline.sharers):
