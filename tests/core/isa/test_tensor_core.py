@@ -137,7 +137,7 @@ def test_products_that_meet_one_a(monkeypatch: pytest.MonkeyPatch, order: str, b
 @pytest.mark.parametrize("name", TYPES)
 @pytest.mark.parametrize("family", ["mma.sync", "wgmma"])
 @pytest.mark.parametrize("data", ["usual", "huge", "infinite"])
-@pytest.mark.parametrize("block", [64, 1 << 17])
+@pytest.mark.parametrize("block", [1024, 1 << 17])
 def test_a_chain_gives_the_bits_of_its_steps(
     monkeypatch: pytest.MonkeyPatch, data: str, family: Any, name: str, block: int
 ) -> None:
