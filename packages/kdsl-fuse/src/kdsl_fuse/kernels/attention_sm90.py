@@ -49,13 +49,11 @@ def attention_sm90(
         kd.collective.TmaPipeline(stages, load.bytes, config.consumers)
         for load, stages in zip((load_q, load_k, load_v), (1, *config.stages), strict=True)
     ]
-    thread = kd.thread_rank() % GROUP
-    number = kd.warp_uniform(kd.warpgroup_idx())
-    group = kd.collective.WarpGroup(number, thread, config.consumers, config.consumers)
+    group = kd.collective.WarpGroup.of_thread(config.consumers)
     work = Work(config, q, k, together)
     out = kd.collective.TmaStoreStage(
-        (o,), config.dim, kd.collective.FragmentEpilogue(identity, (), o.shape, thread),
-        groups=config.consumers, group=number, thread=thread,
+        (o,), config.dim, kd.collective.FragmentEpilogue(identity, (), o.shape, group.thread),
+        groups=config.consumers, group=group.number, thread=group.thread,
     )  # fmt: skip
     if kd.thread_rank() == 0:
         for load, ring in zip((load_q, load_k, load_v), rings, strict=True):
@@ -65,7 +63,7 @@ def attention_sm90(
     kd.sync_threads()
     kd.wait_for_dependencies()
     kd.launch_dependents()
-    if number == config.consumers:
+    if group.number == config.consumers:
         produce(config, (load_q, load_k, load_v), rings, work)
     else:
         if config.registers:
