@@ -47,11 +47,7 @@ def two_turns(x: kd.Tensor["f32", "n"], y: kd.Tensor["f32", "n"], how: kd.Static
     spare = kd.smem(kd.f32, 32, name="spare")
     full, empty = kd.mbarrier(name="full"), kd.mbarrier(name="empty")
     lane, reads = kd.lane_idx(), kd.warp_idx() == 0
-    if kd.thread_rank() == 0:
-        full.init()
-        empty.init()
-        kd.fence_mbarrier_init()
-    kd.sync_threads()
+    kd.collective.init_together(full, empty)
     if reads:
         for turn in kd.range(2):
             full.wait(turn % 2)
@@ -127,10 +123,7 @@ def refills_itself(x: kd.Tensor["f32", "n"], y: kd.Tensor["f32", "n"], fenced: k
     """y = x in two turns, where the warp that reads also starts the copies."""
     stage, full = kd.smem(kd.f32, WORDS, align=128, name="stage"), kd.mbarrier(name="full")
     lane = kd.lane_idx()
-    if kd.thread_rank() == 0:
-        full.init()
-        kd.fence_mbarrier_init()
-    kd.sync_threads()
+    kd.collective.init_together(full)
     if kd.warp_idx() == 0:
         values = []
         for turn in range(2):
@@ -163,11 +156,7 @@ def one_turn_ahead(x: kd.Tensor["f32", "n"], y: kd.Tensor["f32", "n"]):
     ring = kd.smem(kd.f32, kd.Layout((WORDS, 2)), align=128, name="ring")
     full, empty = kd.mbarrier(count=2, name="full"), kd.mbarrier(count=2, name="empty")
     lane, turns = kd.lane_idx(), x.shape[0] // WORDS
-    if kd.thread_rank() == 0:
-        full.init()
-        empty.init()
-        kd.fence_mbarrier_init()
-    kd.sync_threads()
+    kd.collective.init_together(full, empty)
     if kd.warp_idx() == 0:
         values = kd.rmem(kd.f32, 4).fill(0.0)
         for turn in kd.range(turns + 1):
@@ -203,11 +192,7 @@ def multiplies(a: kd.Tensor["bf16", "n"], y: kd.Tensor["f32", "m"], how: kd.Stat
     stage = kd.smem(kd.bf16, kd.Layout((16, 16), (16, 1)), align=128, name="stage")
     full, empty = kd.mbarrier(name="full"), kd.mbarrier(name="empty")
     lane = kd.lane_idx()
-    if kd.thread_rank() == 0:
-        full.init()
-        empty.init()
-        kd.fence_mbarrier_init()
-    kd.sync_threads()
+    kd.collective.init_together(full, empty)
     if kd.warp_idx() == 0:
         mma = kd.tiled_mma(kd.atoms.find(arch="sm_80", a="bf16", acc="f32"))
         fragment = mma.make_fragment_A((16, 16))
