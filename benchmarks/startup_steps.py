@@ -3,10 +3,10 @@
     python3 benchmarks/startup_steps.py SPAWNED [--gpu [--open]] [--ptxas] [--cpu]
 
 The cache is the one that $KDSL_CACHE_DIR names. SPAWNED is `time.time()` before the process was
-started. Without `--gpu` it ends when the machine
-code is there. With `--open` the first thing is `kr.open_device()`, so that the driver starts while
-the rest goes on; `--ptxas` calls it once more on the same PTX. With `--cpu` seconds are those of
-processors, in this process and in those that it started. It imports as little as it can itself.
+started. Without `--gpu` it ends when the machine code is there. With `--open` the first thing is
+`kr.open_device()`, so that the driver starts while the rest goes on; `--ptxas` calls it once more
+on the same PTX. With `--cpu` seconds are those of processors, in this process and in those that it
+started. It imports as little as it can itself.
 """
 
 import resource

@@ -184,10 +184,11 @@ class WgmmaOp(_WarpgroupOp):
             nothing = np.zeros((m.warps, WARP_ROWS, part.n), part.d.numpy)
             return WarpgroupSums(nothing, m.numerics)
         known: WarpgroupSums | None = m.warpgroup_matrices(self.d)
-        if known is not None and keep.all():
+        whole = keep.all()
+        if known is not None and whole:
             return known
         old = self._gathered(m) if known is None else known.values()
-        kept = old if keep.all() else np.where(keep[:, None, None], old, old.dtype.type(0))
+        kept = old if whole else np.where(keep[:, None, None], old, old.dtype.type(0))
         return WarpgroupSums(kept, m.numerics)
 
     def _gathered(self, m: Machine) -> Array:
