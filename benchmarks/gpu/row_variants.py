@@ -17,7 +17,7 @@ CACHES = {
 }  # fmt: skip
 MOST_THREADS, MOST_BLOCKS = 1024, 8
 CHANGES = {  # factors of lanes, vectors, cluster
-    "lanes x2": (2, 0.5, 1), "lanes /2": (0.5, 2, 1), "cluster x2": (0.5, 1, 2),
+    "lanes x2": (2, 0.5, 1), "lanes x4": (4, 0.25, 1), "lanes /2": (0.5, 2, 1), "cluster x2": (0.5, 1, 2),
     "cluster x2 deep": (0.25, 2, 2), "cluster x2 flat": (1, 0.5, 2), "cluster /2": (2, 1, 0.5),
 }  # fmt: skip
 STAGED = (  # lanes, vectors, factor of the cluster, blocks that share a multiprocessor

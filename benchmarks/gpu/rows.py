@@ -56,6 +56,7 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     words = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     words.add_argument("--ops", nargs="+", choices=OPERATIONS, default=list(OPERATIONS))
+    words.add_argument("--shapes", nargs="+", metavar="ROWSxCOLUMNS", help="instead of the file's")
     words.add_argument("--columns", nargs="+", type=int, help="of arrays of --bytes")
     words.add_argument("--dtype", choices=DTYPES, default="bf16")
     words.add_argument("--bytes", type=int, default=TOTAL_BYTES, help="of one array")
@@ -77,6 +78,8 @@ def cases(options: argparse.Namespace) -> Iterator[tuple[Operation, int, int]]:
         others |= {name: OWN_COLUMNS[name] for name in options.ops if name in POINTWISE}
     else:
         shapes = tomllib.loads(SHAPES_FILE.read_text())["rowwise"]["shapes"]
+        if options.shapes:
+            shapes = [map(int, shape.split("x")) for shape in options.shapes]
         for rows, columns in shapes:
             for name in (x for x in QUOTED if x in options.ops):
                 yield OPERATIONS[name], rows, columns

@@ -31,6 +31,7 @@ CONFIGS = {
     "streamed": RowConfig(8, 32, 1, streamed=True),
     "streamed by a cluster": RowConfig(2, 32, 1, cluster=2, streamed=True),
     "staged": RowConfig(4, 32, 1, staged=2),
+    "staged, the end apart": RowConfig(2, 32, 1, staged=4),
     "staged in part": RowConfig(4, 96, 1, staged=1),
     "staged by a cluster": RowConfig(4, 32, 1, cluster=2, staged=1, load="cs"),
     "staged by a cluster in turns": RowConfig(1, 32, 1, cluster=4, staged=2),
@@ -67,18 +68,36 @@ def test_softmax_by_each_configuration(name: str, online: bool) -> None:
     assert results[0].tobytes() == results[1].tobytes()
 
 
+@pytest.mark.parametrize("online", [False, True], ids=["two phases", "one phase"])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_layer_norm_by_each_configuration(name: str) -> None:
-    """Two phases, three operands of the columns, two outputs."""
+def test_layer_norm_by_each_configuration(name: str, online: bool) -> None:
+    """Two inputs, two operands of the columns, two outputs."""
     x, residual = (numbers((7, columns_of(name)), f16, seed) for seed in (1, 2))
     weight, bias = (numbers(x.shape[1:], f16, seed) for seed in (3, 4))
     y, total = np.empty_like(x), np.empty_like(x)
-    program = row_programs.norm(1e-5, centred=True, bias=True, residual=True, total=True)
+    program = row_programs.norm(
+        1e-5, centred=True, bias=True, residual=True, total=True, online=online
+    )
     simulated(program, y, total, x, residual, weight, bias, config=CONFIGS[name])
     exact = x.astype(np.float64) + residual
     np.testing.assert_allclose(total, exact, rtol=ULPS[f16])
     expected = normalised(exact, 1e-5, True) * weight + bias
     np.testing.assert_allclose(y, expected, rtol=ULPS[f16], atol=1e-3)
+
+
+@pytest.mark.parametrize("online", [False, True], ids=["two phases", "one phase"])
+@pytest.mark.parametrize("level", [0.0, 1e4, -3e6])
+def test_moments_of_rows_far_from_zero(level: float, online: bool) -> None:
+    """Deviations are those from the mean, whatever the level; in one phase equal values have none."""
+    x = numbers((7, columns_of("staged"))) + np.float32(level)
+    x[0, 0] += 100 * abs(level)
+    x[1] = level + 0.25
+    y = np.empty_like(x)
+    program = row_programs.norm(1e-5, centred=True, weight=False, online=online)
+    simulated(program, y, x, config=CONFIGS["staged"])
+    errors = np.abs(y - normalised(x, 1e-5, True))[[0, *range(2, 7)]]
+    assert errors.max() < 1e-5 + np.spacing(np.float32(abs(level)))
+    assert not online or not y[1].any()
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -338,7 +357,9 @@ def test_rows_of_two_inputs_are_kept_in_part() -> None:
     x, residual = (numbers((1, columns), bf16, seed) for seed in (1, 2))
     weight, bias = (numbers((columns,), bf16, seed) for seed in (3, 4))
     y, total = np.empty_like(x), np.empty_like(x)
-    program = row_programs.norm(1e-5, centred=True, bias=True, residual=True, total=True)
+    program = row_programs.norm(
+        1e-5, centred=True, bias=True, residual=True, total=True, online=True
+    )
     many, line = kd.spec("bf16", (4096, columns)), kd.spec("bf16", (columns,))
     config = rows_plan.choose(program, many, many, many, many, line, line).config
     assert config.kept
@@ -409,7 +430,7 @@ def test_norms_of_long_rows_assemble_without_spilling(columns: int) -> None:
     x, weight = kd.spec("bf16", (4096, columns)), kd.spec("bf16", (columns,))
     for centred, residual in ((False, False), (True, False), (True, True)):
         program = row_programs.norm(
-            1e-5, centred=centred, bias=centred, residual=residual, total=residual
+            1e-5, centred=centred, bias=centred, residual=residual, total=residual, online=True
         )
         both = (x, x) if residual else (x,)
         operands = [*both, *both, weight, *([weight] if centred else [])]
