@@ -14,7 +14,8 @@ from kdsl_core.lang.spec import ArraySpec
 from kdsl_fuse.kernels import row_programs
 from kdsl_fuse.kernels.row_programs import RowProgram
 from kdsl_fuse.kernels.rows import RowConfig
-from kdsl_fuse.kernels.rows_plan import RowsPlan, choose, staged_by
+from kdsl_fuse.kernels.rows_plan import RowsPlan, choose
+from kdsl_fuse.kernels.rows_sharing import staged_by
 from kdsl_runtime.dispatch import Config
 from kdsl_runtime.problem import Problem
 from kdsl_runtime.tune import Call, Space
