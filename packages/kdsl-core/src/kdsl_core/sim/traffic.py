@@ -73,7 +73,7 @@ def count_wavefronts(
     per_phase = min(address.shape[1], BANKS // words)
     word = address[:, :, None] // BANK_BYTES + np.arange(words)
     word = np.where(lanes[:, :, None], word, -1)
-    if merged and 1 < words and 2 * per_phase <= address.shape[1]:
+    if merged and words > 1 and 2 * per_phase <= address.shape[1]:
         paired = _in_pairs(np.where(lanes, address, -1).reshape(-1, 2 * per_phase))
         word = word.reshape(paired.size, -1)
         parts = [word[paired], word[~paired].reshape(-1, per_phase * words)]

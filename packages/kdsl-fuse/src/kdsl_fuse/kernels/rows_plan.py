@@ -160,7 +160,7 @@ def _traffic(
     program: RowProgram, operands: Sequence[Any], joined: Modes, depth: int, steps: Any
 ) -> Traffic:
     """What is read of the operands, but for `states`."""
-    described, read, later, staged = [], 0, 0, True
+    described, read, later, written, staged = [], 0, 0, 0, True
     first = program.outputs + program.row_outputs
     for index, (x, lead, step) in enumerate(zip(operands, joined.strides, steps, strict=True)):
         if step is None:
@@ -172,9 +172,11 @@ def _traffic(
         if first <= index and not is_extra:
             own = common_width([facts], len(joined.shape))
             staged = staged and own * facts.dtype.bytes == ACCESS_BYTES
-        if index >= first:
-            read, later = (
-                (read, later + facts.dtype.bytes) if is_extra else (read + facts.dtype.bytes, later)
-            )
+        if index < first:
+            written += facts.dtype.bytes
+        elif is_extra:
+            later += facts.dtype.bytes
+        else:
+            read += facts.dtype.bytes
     width = common_width(described, len(joined.shape))
-    return Traffic(width, read, later, staged * read)
+    return Traffic(width, read, later, staged * read, written)

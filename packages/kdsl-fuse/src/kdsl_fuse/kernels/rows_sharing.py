@@ -32,17 +32,18 @@ _MOST_TOGETHER = 8
 
 
 class Traffic(NamedTuple):
-    """What is read of each column: vectors of `width` elements, and bytes.
+    """What is moved of each column: vectors of `width` elements, and bytes.
 
     `read` before the reductions, `later` behind them, `staged` of inputs that the copy engine can
-    take, 0 unless it can take them all. `states` are the numbers that a thread keeps of its part of
-    a row that is read once; 0 if it is read again.
+    take, 0 unless it can take them all; `written` are those of results. `states` are the numbers
+    that a thread keeps of its part of a row that is read once; 0 if it is read again.
     """
 
     width: int
     read: int
     later: int = 0
     staged: int = 0
+    written: int = 0
     states: int = 0
 
     @property
@@ -92,15 +93,16 @@ def _held(
 ) -> RowConfig:
     """Rows in registers, or streamed where a cluster has too few.
 
-    More than four warps hold half as much each, if little comes behind the reductions: so few
-    registers let 2048 threads share a multiprocessor. Operands behind the reductions are read
-    before them where few bytes are under way then; more may be where a row has a single warp.
+    More than four warps hold half as much each, if each column has a result and little comes behind
+    the reductions: so few registers let 2048 threads share a multiprocessor. Operands behind the
+    reductions are read before them where few bytes are under way then; more may be where a row has
+    a single warp.
     """
     width, each = traffic.width, traffic.vectors
     vectors = max(-(-columns // width), 1)
     lanes = _lanes(-(-vectors // (each * cluster)), vectors)
-    light = cluster == 1 and each > 1 and traffic.later <= _LIGHT_BYTES
-    if light and 4 * WARP < lanes <= _HELD_LANES:
+    light = traffic.written and traffic.later <= _LIGHT_BYTES
+    if light and cluster == 1 and each > 1 and 4 * WARP < lanes <= _HELD_LANES:
         lanes = _lanes(-(-vectors // (each // 2)), vectors)
     streamed = lanes > _MOST_LANES
     lanes = min(lanes, _MOST_LANES)
