@@ -89,7 +89,7 @@ def test_narrow_types_give_the_bits_of_wide_ones(
         for accumulator in (np.float32, *[np.float16] * (name == "f16")):
             narrow = multiply_accumulate(a, b, c.astype(accumulator), family)
             with monkeypatch.context() as only_wide:
-                only_wide.setattr(tensor_core_sums, "_fits", lambda *_: False)
+                only_wide.setattr(tensor_core_sums, "_stays_narrow", lambda *_: False)
                 wide = multiply_accumulate(a, b, c.astype(accumulator), family)
             np.testing.assert_array_equal(narrow.view(np.uint8), wide.view(np.uint8))
 
@@ -158,6 +158,28 @@ def test_a_chain_gives_the_bits_of_its_steps(
             c = multiply_accumulate(a[step], b[step], c, family)
         np.testing.assert_array_equal(together.view(np.uint32), c.view(np.uint32))
         assert np.isfinite(c).all() == (data == "usual" or (data == "huge" and not far))
+
+
+@pytest.mark.parametrize("n", [8, 40])
+def test_a_chain_whose_f16_sum_overflows(n: int) -> None:
+    """A sum that is infinite on the way stays so, or becomes NaN, as it does step by step."""
+    a, b = np.full((3, 12, 16, 16), 64, np.float16), np.full((3, 12, n, 16), 64, np.float16)
+    b[:, :, 1::2], c = 1, np.zeros((12, 16, n), np.float16)
+    b[2] *= -1
+    together = accumulate_products(a, b, c)
+    for step in range(3):
+        c = multiply_accumulate(a[step], b[step], c)
+    assert np.isinf(c[..., ::2]).all() and (c[..., 1::2] == 1024).all()
+    np.testing.assert_array_equal(together.view(np.uint16), c.view(np.uint16))
+
+
+def test_sums_that_int32_cannot_hold() -> None:
+    """Sixteen products just below four and a C below two are more than 2^31 times 2^-25."""
+    a = np.full((1, 16, 16), 2 - 2.0**-7).astype(ml_dtypes.bfloat16)
+    a[0, 1::2] *= -1
+    c = np.where(a[..., :1] < 0, -1.9375, 1.9375).astype(np.float32).repeat(16, axis=2)
+    exact = a.astype(np.float64) @ np.abs(a.astype(np.float64)).swapaxes(1, 2) + c
+    np.testing.assert_array_equal(multiply_accumulate(a, np.abs(a), c), exact)
 
 
 def test_wide_tiles_agree_with_narrow_ones(h200: Any) -> None:
