@@ -13,6 +13,7 @@ from kdsl_core.errors import TypeMismatch
 from kdsl_core.isa import tensor_core_sums
 from kdsl_core.isa.tensor_core import accumulate_products, multiply_accumulate
 from kdsl_core.isa.tensor_core_operands import prepare
+from kdsl_core.isa.tensor_core_tiles import tiles_of
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "tensor_core" / "h200.npz"
 TYPES: dict[str, Any] = {
@@ -117,19 +118,35 @@ def test_batches_broadcast_and_prepared_operands_agree(h200: Any) -> None:
         np.testing.assert_array_equal(grid[i, j], alone)
 
 
-@pytest.mark.parametrize("order", ["ababab", "aaabbb", "aab", "abc", "bb"])
+@pytest.mark.parametrize(
+    ("order", "tiles"),
+    [
+        ("au bv au bw", [[0, 2], [1, 3]]),  # each A meets others
+        ("au bu av bv", [[0, 2], [1, 3]]),  # all meet all
+        ("au av bv bu cu cv", [[0, 1], [3, 2], [4, 5]]),
+        ("au bu", [[0], [1]]),  # one B for all
+        ("au au", [[0, 1]]),
+        ("au bv cw", None),
+        ("au av bw", None),
+    ],
+)
 @pytest.mark.parametrize("block", [64, 1 << 18])
-def test_products_that_meet_one_a(monkeypatch: pytest.MonkeyPatch, order: str, block: int) -> None:
-    """Products with A in common give the bits of each one alone, in blocks of any size."""
+def test_products_that_meet(
+    monkeypatch: pytest.MonkeyPatch, order: str, tiles: Any, block: int
+) -> None:
+    """Products with an operand in common give the bits of each one alone, in blocks of any size."""
     rng = np.random.default_rng(0)
-    few = {name: of_exponents(rng, (32, 16), -20, 3, ml_dtypes.bfloat16) for name in "abc"}
-    a = np.stack([few[name] for name in order])
-    b = of_exponents(rng, (len(order), 24, 16), -3, 3, ml_dtypes.bfloat16)
-    c = of_exponents(rng, (len(order), 32, 24), -9, 9, np.float32)
+    few = {name: of_exponents(rng, (2, 32, 16), -20, 3, ml_dtypes.bfloat16) for name in "abc"}
+    others = {name: of_exponents(rng, (2, 24, 16), -3, 3, ml_dtypes.bfloat16) for name in "uvw"}
+    a = np.stack([few[left] for left, _ in order.split()], axis=1)
+    b = np.stack([others[right] for _, right in order.split()], axis=1)
+    c = of_exponents(rng, (a.shape[1], 32, 24), -9, 9, np.float32)
     monkeypatch.setattr(tensor_core_sums, "BLOCK_PRODUCTS", block)
-    together = multiply_accumulate(a, b, c, "wgmma")
-    for i in range(len(order)):
-        alone = multiply_accumulate(a[i], b[i], c[i], "wgmma")
+    found = tiles_of(a, b, c)
+    assert (found if found is None else found.at.tolist()) == tiles
+    together = accumulate_products(a, b, c, "wgmma")
+    for i in range(a.shape[1]):
+        alone = accumulate_products(a[:, i], b[:, i], c[i], "wgmma")
         np.testing.assert_array_equal(together[i].view(np.uint32), alone.view(np.uint32))
 
 

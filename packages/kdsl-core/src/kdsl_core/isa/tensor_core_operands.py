@@ -61,13 +61,6 @@ class Operand:
         )
         return replace(self, rows=rows, value=value, exponent=exponent)
 
-    def take(self, index: Array, shape: tuple[int, ...]) -> Operand:
-        """The matrices [S, …] of some numbers in the batch, in another shape."""
-        rows, value, exponent = (
-            x[:, index].reshape(shape) for x in (self.rows, self.value, self.exponent)
-        )
-        return replace(self, rows=rows, value=value, exponent=exponent)
-
     @property
     def finite(self) -> bool:
         """Whether no element is infinite or NaN."""

@@ -19,7 +19,6 @@ from kdsl_core.isa.tensor_core_terms import (
     LOWEST,
     Products,
     Terms,
-    alike_in,
     blocks,
     products_of,
 )
@@ -46,9 +45,6 @@ def sums_of_products(a: Operand, b: Operand, c: Array, family: Family) -> Array:
     m, n = a.rows.shape[-2], b.rows.shape[-2]
     old = c if c.shape[:-2] == batch else np.broadcast_to(c, (*batch, m, n))
     old = old.reshape(-1, m, n)
-    alike = alike_in(a.rows, len(old)) if b.rows.ndim == 4 and b.rows.shape[1] == len(old) else None
-    if alike is not None:
-        return _side_by_side(a, b, old, alike, family).reshape(c.shape)
     wide = n >= len(old)
     if not wide:
         old = np.ascontiguousarray(old.transpose(1, 2, 0))
@@ -56,22 +52,6 @@ def sums_of_products(a: Operand, b: Operand, c: Array, family: Family) -> Array:
     if not wide:
         new = np.ascontiguousarray(new.transpose(2, 0, 1))
     return new.reshape(*batch, m, n)
-
-
-def _side_by_side(a: Operand, b: Operand, c: Array, alike: Array, family: Family) -> Array:
-    """`sums_of_products` [batch, M, N], all matrices B that meet one A as a wide one.
-
-    So the inner loops are longer. The blocks in one row of a grid have their A in common.
-    """
-    (tiles, each), (m, n), (steps, *_, k) = alike.shape, c.shape[1:], a.rows.shape
-    ours = a.take(alike[:, 0], (steps, tiles, m, k))
-    theirs = b.take(alike, (steps, tiles, each * n, k))
-    old = c[alike].swapaxes(1, 2)
-    products = products_of(ours, theirs, (tiles,), wide=True)
-    d = _Chain(a, b, c, family).run(products, old.reshape(tiles, m, -1))
-    new = np.empty_like(c)
-    new[alike] = d.reshape(old.shape).swapaxes(1, 2)
-    return new
 
 
 class _Chain:

@@ -233,17 +233,3 @@ def _write_powers(upper: Array, exponent: Array, bias: int) -> None:
     field = exponent * np.int16(8) + np.int16(1023 + bias)
     upper[..., :-1] = np.maximum(field, 0, out=field) << 4  # less than 0 where the number is 0
     upper[..., -1] = 4 * LOWEST + 1023 + bias << 4
-
-
-def alike_in(a: Array, batch: int) -> Array | None:
-    """Numbers [tiles, each] of batch elements, in rows of those whose A [S, batch, M, K] is equal.
-
-    None where no two are, or not the same number of them each time.
-    """
-    if a.ndim != 4 or not a.shape[1] == batch > 1:
-        return None
-    found: dict[bytes, list[int]] = {}
-    for number in range(batch):
-        found.setdefault(a[:, number].tobytes(), []).append(number)
-    sizes = {len(numbers) for numbers in found.values()}
-    return np.array(list(found.values())) if len(sizes) == 1 and len(found) < batch else None
