@@ -101,7 +101,7 @@ class InstructionOp(Op):
             return
         arrays = [m.read(operand) for operand in self.operands]
         undefined = self.instruction.undefined
-        if undefined is not None:
+        if undefined is not None and m.checks_values:
             where = undefined.when(*arrays)
             if where.any():
                 m.hazard("value", f"{self.name}: {undefined.why}", where=where)

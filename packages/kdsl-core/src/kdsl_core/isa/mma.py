@@ -43,6 +43,9 @@ class MmaShape:
     b: DType
     need: Need = BASELINE
 
+    def __hash__(self) -> int:
+        return hash((self.m, self.n, self.k, self.d.name, self.a.name))  # asked for at every step
+
     @property
     def text(self) -> str:
         """The PTX instruction."""
