@@ -27,7 +27,7 @@ from kdsl_core.records import dataclass
 Family: TypeAlias = Literal["mma.sync", "wgmma"]
 
 _HIGHEST = 2.0**120  # no partial sum of the narrow way gets there, nor its rounded multiples
-_LEAST = 2.0 ** (LOWEST - 2)  # from here on, numbers are multiples of 2^(LOWEST − 25)
+_LEAST = 2.0**LOWEST  # from here on, E is not below the exponent of C
 _LARGEST_TOTAL = (1 << 31) - (1 << 27)  # from here on, an int32 sum may have wrapped
 _LOWEST_WIDE = -300  # below each E but that of zeros alone, for which any finite scale will do
 _TOO_LARGE = 2.0**128  # what f32 has no finite number for, in any rounding
@@ -87,7 +87,8 @@ class _Chain:
 def _stays_narrow(c: Array, most: float) -> bool:
     """Whether the narrow way is exact for C, to which products of a sum of `most` are added.
 
-    What it adds up are multiples of 2^(E − 25) from then on, where E is not below `LOWEST`.
+    A sum is a multiple of 2^(E − F) from then on, whatever else is 0 in the next one, since E is
+    not below `LOWEST` there either.
     """
     size = np.abs(c[c != 0].astype(np.float32))
     return not size.size or bool(size.min() >= _LEAST and size.max() + most < _HIGHEST)
@@ -126,8 +127,8 @@ def _narrow_sum(products: Products, c: Array, kind: _Kind) -> Array | None:
     model:
 
     * A product has at most 22 significant bits and is 0 or has an exponent in −100 … 101, so
-      float32 holds it. C is 0 or a multiple of 2^-125, so that with E ≥ −100 it loses nothing
-      where all products are 0.
+      float32 holds it. E is −100 at least: where C is smaller than that and all products are 0, C
+      is a multiple of 2^(−100−F) and loses nothing.
     * F − E lies in 13 − 120 … 25 + 100, so float32 holds the scale 2^(F−E) and its inverse.
     * A scaled term is below 2^(F+2), so int32 holds it; where it underflows it is below 1, and the
       cast gives 0 as it does without underflow.
