@@ -54,7 +54,8 @@ class Instruction:
 
     def run(self, *arrays: Array) -> Array:
         """The result for arrays of operands; NumPy may warn of overflow and NaN."""
-        return np.asarray(self.evaluate(*arrays)).astype(self.result.numpy, copy=False)
+        found, dtype = self.evaluate(*arrays), self.result.numpy
+        return found if found.dtype == dtype else found.astype(dtype)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
