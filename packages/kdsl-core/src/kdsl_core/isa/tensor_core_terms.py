@@ -181,17 +181,22 @@ def products_of(a: Operand, b: Operand, batch: tuple[int, ...], wide: bool) -> P
 
     Outputs are [batch, M, N] where they are wide, else [M, N, batch].
     """
-    ours, theirs = ([_flat(x.value, batch), _flat(x.exponent, batch)] for x in (a, b))
     if wide and a.narrow and b.narrow:
-        return OuterProducts(_left_factor(*ours, a.dtype), _right_factor(*theirs, b.dtype))
-    axes = (0, 3, 1, 2) if wide else (0, 3, 2, 1)
-    lacks = (4, 3) if wide else (3, 2)  # A has no N, B no M
-    return SpreadProducts(
-        *(
-            Terms(*(np.expand_dims(_packed(part, axes), lack) for part in parts))
-            for parts, lack in zip((ours, theirs), lacks, strict=True)
-        )
+        return OuterProducts(_left_factor(a, batch), _right_factor(b, batch))
+    if wide:
+        axes, no_n, no_m = (0, 3, 1, 2), 4, 3
+    else:
+        axes, no_n, no_m = (0, 3, 2, 1), 3, 2
+    return SpreadProducts(_terms(a, batch, axes, no_n), _terms(b, batch, axes, no_m))
+
+
+def _terms(x: Operand, batch: tuple[int, ...], axes: tuple[int, ...], lacking: int) -> Terms:
+    """An operand of [S, B, R, K] in another order, with an axis that it lacks."""
+    value, exponent = (
+        np.expand_dims(np.ascontiguousarray(_flat(part, batch).transpose(axes)), lacking)
+        for part in (x.value, x.exponent)
     )
+    return Terms(value, exponent)
 
 
 def _flat(part: Array, batch: tuple[int, ...]) -> Array:
@@ -203,29 +208,25 @@ def _flat(part: Array, batch: tuple[int, ...]) -> Array:
     return part.reshape(steps, -1, rows, k)
 
 
-def _packed(part: Array, axes: tuple[int, ...]) -> Array:
-    return np.ascontiguousarray(part.transpose(axes))
-
-
-def _left_factor(value: Array, exponent: Array, dtype: np.dtype[Any]) -> Factor:
-    """A, of [S, B, M, K]."""
-    steps, batch, rows, k = value.shape
-    pairs = np.zeros((steps, k, batch, rows, 2), np.float32)
+def _left_factor(a: Operand, batch: tuple[int, ...]) -> Factor:
+    value, exponent = _flat(a.value, batch), _flat(a.exponent, batch)
+    steps, count, rows, k = value.shape
+    pairs = np.zeros((steps, k, count, rows, 2), np.float32)
     pairs[..., 0] = value.transpose(0, 3, 1, 2)
-    power = np.zeros((steps, batch, rows, k + 1))
+    power = np.zeros((steps, count, rows, k + 1))
     _write_powers(power.view(np.int16)[..., 3::4], exponent, -7)
-    return Factor(pairs, power, dtype)
+    return Factor(pairs, power, a.dtype)
 
 
-def _right_factor(value: Array, exponent: Array, dtype: np.dtype[Any]) -> Factor:
-    """B, of [S, B, N, K]."""
-    steps, batch, rows, k = value.shape
-    lines = np.zeros((steps, batch, k + 1, rows), np.float32)
+def _right_factor(b: Operand, batch: tuple[int, ...]) -> Factor:
+    value, exponent = _flat(b.value, batch), _flat(b.exponent, batch)
+    steps, count, rows, k = value.shape
+    lines = np.zeros((steps, count, k + 1, rows), np.float32)
     lines[..., :-1, :] = value.swapaxes(-1, -2)
     pairs = sliding_window_view(lines, 2, axis=2).transpose(0, 2, 1, 4, 3)
-    power = np.zeros((steps, batch, k + 1, rows))
+    power = np.zeros((steps, count, k + 1, rows))
     _write_powers(power.view(np.int16)[..., 3::4].swapaxes(-1, -2), exponent, 0)
-    return Factor(pairs, power, dtype)
+    return Factor(pairs, power, b.dtype)
 
 
 def _write_powers(upper: Array, exponent: Array, bias: int) -> None:
