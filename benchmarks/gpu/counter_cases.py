@@ -87,7 +87,6 @@ def shared_picks(y: kd.Tensor["f32", "n"], width: kd.Static):
         tile.load_vector(kd.where(t == 1, 31, t // 2) * width, width, None),  # pairs but for one
         tile.load_vector(t * width, width, t % 2 == 0),  # every other lane
         tile.load_vector(t * width, width, t < 16),  # half of the lanes
-        tile.load_vector(t // 2 * width, width, t < 16),  # pairs in half of the lanes
         tile.load_vector(kd.where(t < 16, t // 4 * 2 + t % 2, t // 2) * width, width, None),  # both
     ]
     total = 0.0

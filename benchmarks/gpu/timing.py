@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import subprocess
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -72,12 +73,18 @@ class Side:
         return 1e-3 * start.elapsed_time(end) / self.launches
 
 
-def captured(launch: Launch, launches: int, lead_in: bool = True) -> Side:
-    """The launches as a graph; what a launch allocates lives in the graph's pool."""
+def captured(launch: Launch, launches: int, sets: int, lead_in: bool = True) -> Side:
+    """The launches as a graph.
+
+    What a launch allocates lives in the graph's pool. Results are kept until as many others are
+    there as there are sets of buffers: results that all lay in one place would stay in the L2
+    cache, and be written to memory once only.
+    """
     graph = torch.cuda.CUDAGraph()
+    results: deque[Any] = deque(maxlen=sets)
     with torch.cuda.graph(graph):
         for i in range(launches):
-            launch(i)
+            results.append(launch(i))
     return Side(graph, launch, launches, lead_in)
 
 
@@ -91,13 +98,13 @@ def warmed(launch: Launch, sets: int) -> None:
 def prepared(launch: Launch, sets: int, least_seconds: float = 250e-6) -> Side:
     """A graph of at least so many seconds: long against the timer's resolution."""
     warmed(launch, sets)
-    once = captured(launch, sets)
+    once = captured(launch, sets, sets)
     seconds = once.seconds()
     launches = launches_per_graph(seconds, sets, least_seconds)
     lead_in = seconds * launches < LONG_SECONDS
     if launches == sets:
         return replace(once, lead_in=lead_in)
-    return captured(launch, launches, lead_in)
+    return captured(launch, launches, sets, lead_in)
 
 
 def quick(launch: Launch, sets: int) -> float:
@@ -134,7 +141,7 @@ def copy_bandwidth(size: int = 1 << 30, replays: int = 15) -> float:
     """
     source = torch.randn(size // 4, dtype=torch.float32, device="cuda")
     target = torch.empty_like(source)
-    side = captured(lambda _: torch.mul(source, 1.0, out=target), 4)
+    side = captured(lambda _: torch.mul(source, 1.0, out=target), 4, 1)
     soak({"copy": side}, SOAK_SECONDS)
     return 2 * size / statistics.median(side.seconds() for _ in range(replays))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from kdsl_core import atoms
@@ -13,6 +14,7 @@ from kdsl_core.collective.tiles import contiguous_mode
 from kdsl_core.dtypes import DType
 from kdsl_core.ir import Operand
 from kdsl_core.isa import convert, matrix_copy
+from kdsl_core.lang.engine import Place
 from kdsl_core.lang.functions import func
 from kdsl_core.lang.memory import smem
 from kdsl_core.lang.scalar import Scalar
@@ -82,10 +84,9 @@ class TmaStoreStage:
         """Write the results of a block of 64 rows, `origin` being its first element."""
         chunks = [range(x, x + self.chunk) for x in range(0, self.columns, self.chunk)]
         parts = self.epilogue.fetch(origin, batch, chunks[0])
+        address = cache(self._address)  # of this block alone: it is computed where it is asked for
         for turn, columns in enumerate(chunks):
-            slots = [
-                self.first + (turn * self.outputs + i) % self.buffers for i in range(self.outputs)
-            ]
+            buffers = [(turn * self.outputs + i) % self.buffers for i in range(self.outputs)]
             _claim(self)
             following = chunks[turn + 1 : turn + 2]
             upcoming = [self.epilogue.fetch(origin, batch, chunk) for chunk in following]
@@ -93,21 +94,27 @@ class TmaStoreStage:
                 some = columns[start : start + _STEP]
                 eights = parts[start // 8 : start // 8 + len(some) // 8]
                 results = self.epilogue.results(block, eights, some)
-                for slot, values in zip(slots, results, strict=True):
-                    self._keep(values, slot, start)
+                for buffer, values in zip(buffers, results, strict=True):
+                    self._keep(self._words(values), address(buffer, start))
             fence_proxy_async()
             behind = batch if isinstance(batch, tuple) else (batch,)
             coord = (origin[0], origin[1] + columns[0], *behind[: self.rest])
-            _send(self, slots, coord)
+            _send(self, [self.first + buffer for buffer in buffers], coord)
             parts = upcoming[0] if upcoming else []
 
-    def _keep(self, results: list[Scalar], slot: Any, column: int) -> None:
-        """Store the results of up to 16 columns to a buffer."""
-        pairs = zip(results[::2], results[1::2], strict=True)
-        words = tuple(packed(low, high, self.dtype) for low, high in pairs)
+    def _address(self, buffer: int, column: int) -> Place:
+        """Where the eight neighbours of a lane lie of the columns from `column` on of a buffer."""
         row, across = self.place
-        eight = self.stage.with_layout(Layout(8), self.stage.layout((row, across + column, slot)))
-        place = eight.place(0)
+        offset = self.stage.layout((row, across + column, self.first + buffer))
+        return self.stage.with_layout(Layout(8), offset).place(0)
+
+    def _words(self, results: list[Scalar]) -> tuple[Operand, ...]:
+        """The results of up to 16 columns, two in a register."""
+        pairs = zip(results[::2], results[1::2], strict=True)
+        return tuple(packed(low, high, self.dtype) for low, high in pairs)
+
+    def _keep(self, words: tuple[Operand, ...], place: Place) -> None:
+        """Store them to their place in a buffer."""
         matrix_copy.stmatrix(
             builder(), place.address, words, transposed=self.transposed, offset=place.offset
         )

@@ -136,28 +136,32 @@ class KernelFunction:
             _keep(self._classes, facts, found)
         return found
 
-    def traced(
-        self, needed: Specialisation, *, within: AbstractContextManager[Any] | None = None
-    ) -> Traced:
-        """The optimised IR of a specialisation; traced when it is new or what it read changed.
-
-        With `within` it is traced in any case, inside of this: for somebody who watches what the
-        author's code reads. The passes, which run none of it, come after.
-        """
-        kept = self._traces.setdefault(needed, [])
-        for dependencies, traced in kept if within is None else ():
+    def traced(self, needed: Specialisation) -> Traced:
+        """The optimised IR of a specialisation; traced when it is new or what it read changed."""
+        for dependencies, traced in self._traces.get(needed, ()):
             if dependencies.unchanged():
                 return traced
+        return self.traced_anew(needed, contextlib.nullcontext())[1]
+
+    def traced_anew(
+        self, needed: Specialisation, within: AbstractContextManager[Any]
+    ) -> tuple[Dependencies, Traced]:
+        """The same traced in any case, with what it depends on.
+
+        The trace runs inside of `within`, for somebody who watches what the author's code reads;
+        the passes, which run none of it, come after.
+        """
+        kept = self._traces.setdefault(needed, [])
         for watcher in watch.watchers:
             watcher.tracing(self, needed, [dependencies for dependencies, _ in kept])
         from kdsl_core.lang.compilation import optimised  # not needed where PTX was recalled
 
-        traced = optimised(self, needed, within or contextlib.nullcontext())
+        traced = optimised(self, needed, within)
         # Taken afterwards: meta code may have filled a cache of its own.
         statics = [value for _, _, value in needed.statics]
-        dependencies = Dependencies(self.staged.function, statics)
-        kept[:] = [(dependencies, traced), *kept[: _MOST_KEPT - 1]]
-        return traced
+        made = Dependencies(self.staged.function, statics), traced
+        kept[:] = [made, *kept[: _MOST_KEPT - 1]]
+        return made
 
     def specialisations(self) -> list[Specialisation]:
         """Those that were traced in this process."""

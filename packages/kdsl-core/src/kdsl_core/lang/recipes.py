@@ -45,7 +45,7 @@ def obtain(
     function = kernel.staged.function
     statics = [value for _, _, value in needed.statics]
     before = Dependencies(function, statics)
-    made: list[Lowered] = []
+    made: list[tuple[Dependencies, Lowered]] = []
     reads: dict[str, str] = {}
 
     def trace() -> tuple[str, dict[str, Any] | None]:
@@ -53,28 +53,25 @@ def obtain(
 
         _prepare(kernel, before)
         observed = Observed()
-        traced = kernel.traced(needed, within=observing(observed))
+        dependencies, traced = kernel.traced_anew(needed, observing(observed))
         lowered = Lowered.of(kernel.built(traced, target), traced)
-        made.append(lowered)
+        made.append((dependencies, lowered))
         reads.update(observed.states())
         return lowered.module.text, _facts(kernel, lowered, before, observed)
 
-    recalled = False
     recipe = ingredients(kernel, needed, target, before)
     if recipe is None or dump.wanted("ir") or dump.wanted("ptx"):
         trace()
     else:
         host = runtime("building a kernel")
         text, facts = host.recall(recipe, trace, lambda facts: still(facts["reads"]))
-        recalled = not made
-        if recalled:
-            made.append(Lowered.from_facts(text, facts))
+        if not made:
+            made.append((before, Lowered.from_facts(text, facts)))
             reads.update(facts["reads"])
-    # Taken anew after a trace: meta code may have filled a cache of its own.
-    dependencies = before if recalled else Dependencies(function, statics)
+    dependencies, lowered = made[0]
     if reads:
         dependencies.outside = lambda: still(reads)
-    return dependencies, made[0]
+    return dependencies, lowered
 
 
 def _prepare(kernel: KernelFunction, dependencies: Dependencies) -> None:

@@ -40,6 +40,7 @@ _RULES: dict[str, tuple[_Count, tuple[str, ...], int]] = {
     "global": (_count_global, _GLOBAL, LINE),
     "cluster": (count_sectors, _CLUSTER, SECTOR),
     "shared": (count_wavefronts, _SHARED, WAVEFRONT),
+    "shared, merged": (partial(count_wavefronts, merged=True), _SHARED, WAVEFRONT),
     "shared, in turn": (partial(count_wavefronts, in_turn=True), _SHARED, WAVEFRONT),
 }
 _OF_KIND = {
@@ -100,8 +101,11 @@ class Counters:
         traffic = name if name in _WITHOUT_SPACE else f"{space}_{name}"
         if space == "global" and self.footprint is not None:
             self.footprint.access(kind, address, active, size)
-        in_turn = traffic == "shared_atomic" and pc not in self._served_at_once
-        rule = "shared, in turn" if in_turn else space
+        rule = space
+        if traffic == "shared_load":
+            rule = "shared, merged"
+        elif traffic == "shared_atomic" and pc not in self._served_at_once:
+            rule = "shared, in turn"
         row = self.counts[pc]
         for measure, amount in zip(
             _RULES[rule][1], self._count(rule, address, active, size), strict=True

@@ -54,19 +54,49 @@ def _distinct(values: Array, active: Array) -> Array:
 
 
 def count_wavefronts(
-    address: Array, active: Array | None, size: int, *, in_turn: bool = False
+    address: Array,
+    active: Array | None,
+    size: int,
+    *,
+    in_turn: bool = False,
+    merged: bool = False,
 ) -> tuple[int, int]:
     """(wavefronts, wavefronts without bank conflicts) of one shared-memory access.
 
     A wavefront moves one word from each of 32 banks; lanes that want the same word share it, but
     take it `in_turn` where they update it. Eight-byte accesses take half a warp at a time,
-    sixteen-byte ones (and matrix rows) a quarter.
+    sixteen-byte ones (and matrix rows) a quarter: `merged` ones of loads twice as much, where lanes
+    share what they read in pairs.
     """
     words = max(size // BANK_BYTES, 1)
     lanes = np.full(address.shape, True) if active is None else active
     per_phase = min(address.shape[1], BANKS // words)
     word = address[:, :, None] // BANK_BYTES + np.arange(words)
-    word = np.where(lanes[:, :, None], word, -1).reshape(-1, per_phase * words)
+    word = np.where(lanes[:, :, None], word, -1)
+    if merged and 1 < words and 2 * per_phase <= address.shape[1]:
+        paired = _in_pairs(np.where(lanes, address, -1).reshape(-1, 2 * per_phase))
+        word = word.reshape(paired.size, -1)
+        parts = [word[paired], word[~paired].reshape(-1, per_phase * words)]
+    else:
+        parts = [word.reshape(-1, per_phase * words)]
+    counts = [_passes(part, in_turn) for part in parts if part.size]
+    return sum(found for found, _ in counts), sum(least for _, least in counts)
+
+
+def _in_pairs(address: Array) -> Array:
+    """Whether all lanes of a row have the address of the lane beside them, or all of that two away.
+
+    Lanes without one (-1) go with any.
+    """
+    found = np.zeros(address.shape[0], bool)
+    for step in (1, 2):
+        other = address[:, np.arange(address.shape[1]) ^ step]
+        found |= ((address == other) | (address < 0) | (other < 0)).all(axis=1)
+    return found
+
+
+def _passes(word: Array, in_turn: bool) -> tuple[int, int]:
+    """The same for phases, the rows of `word`, in which -1 is no word."""
     word = np.sort(word, axis=1)
     new = word >= 0
     if not in_turn:

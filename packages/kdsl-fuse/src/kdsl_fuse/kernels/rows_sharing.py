@@ -11,7 +11,7 @@ from kdsl_fuse.kernels.vectors import ACCESS_BYTES
 
 MULTIPROCESSORS = 132
 WARP = 32
-_BLOCK = 256  # threads where a row takes fewer
+_BLOCK = 128  # threads where a row takes fewer
 _MOST_LANES = 512
 _MOST_BLOCKS = 8  # of a cluster on every chip that has clusters
 _HELD_BYTES = 128  # of inputs that a thread has under way, and of values that it holds
@@ -137,7 +137,7 @@ def _staged(height: int, columns: int, traffic: Traffic, multiprocessors: int) -
     inputs are better than three, as clusters are smaller: they are larger than half of the shared
     memory, and threads keep the rest. A thread takes 16 elements in a turn, as it gets along with
     the 40 registers of three blocks of 512 then, and half as much of such parts. With several
-    operands behind the reductions half as many threads take twice as much.
+    operands of 16 bits behind the reductions half as many threads take twice as much.
     """
     width, column_bytes = traffic.width, traffic.staged
     if not column_bytes:
@@ -149,13 +149,12 @@ def _staged(height: int, columns: int, traffic: Traffic, multiprocessors: int) -
     ):
         cluster *= 2
     large = several and columns * column_bytes > cluster * _THIRD_BYTES
-    heavy = not several and traffic.later > _LIGHT_BYTES
+    heavy = not several and column_bytes == _LIGHT_BYTES < traffic.later
     each = 1 if large else traffic.vectors if heavy else max(traffic.vectors // 2, 1)
     vectors, most_lanes = columns // width, _MOST_LANES // 2 if heavy else _MOST_LANES
     turns = -(-vectors // (cluster * each * most_lanes))
     lanes = _lanes(-(-vectors // (cluster * each * turns)), vectors)
-    early = large or (heavy and cluster == 1)
-    config = RowConfig(width, lanes, each, cluster=cluster, early=early)
+    config = RowConfig(width, lanes, each, cluster=cluster, early=large)
     for resident in (3, 2, 1):
         found = staged_by(config, columns, column_bytes, resident)
         kept = found.kept * each * width * column_bytes
