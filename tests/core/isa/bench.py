@@ -17,6 +17,8 @@ from kdsl_core.ir import Builder, Const, Kernel, Operand, Reg, Value
 class OneRow:
     """Registers are rows of as many lanes as the inputs have; nothing else is simulated."""
 
+    checks_values = True
+
     def __init__(self, lanes: int) -> None:
         self.active = np.ones((1, lanes), bool)
         self.registers: dict[Reg, Any] = {}

@@ -13,6 +13,7 @@ from kdsl_core.errors import TypeMismatch
 from kdsl_core.isa import tensor_core_sums
 from kdsl_core.isa.tensor_core import accumulate_products, multiply_accumulate
 from kdsl_core.isa.tensor_core_operands import prepare
+from kdsl_core.isa.tensor_core_tiles import tiles_of
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "tensor_core" / "h200.npz"
 TYPES: dict[str, Any] = {
@@ -68,6 +69,7 @@ RANGES = {
     "C subnormal": ((-50, -40), (-50, -40), (-149, -126)),
     "subnormal in 16 bits": ((-24, -13), (-24, -13), (-60, -20)),
     "A zero": ((-200, -200), (0, 3), (-149, 127)),
+    "A zero, C small": ((-200, -200), (0, 3), (-102, -98)),
 }
 
 
@@ -89,7 +91,7 @@ def test_narrow_types_give_the_bits_of_wide_ones(
         for accumulator in (np.float32, *[np.float16] * (name == "f16")):
             narrow = multiply_accumulate(a, b, c.astype(accumulator), family)
             with monkeypatch.context() as only_wide:
-                only_wide.setattr(tensor_core_sums, "_fits", lambda *_: False)
+                only_wide.setattr(tensor_core_sums, "_stays_narrow", lambda *_: False)
                 wide = multiply_accumulate(a, b, c.astype(accumulator), family)
             np.testing.assert_array_equal(narrow.view(np.uint8), wide.view(np.uint8))
 
@@ -117,19 +119,35 @@ def test_batches_broadcast_and_prepared_operands_agree(h200: Any) -> None:
         np.testing.assert_array_equal(grid[i, j], alone)
 
 
-@pytest.mark.parametrize("order", ["ababab", "aaabbb", "aab", "abc", "bb"])
+@pytest.mark.parametrize(
+    ("order", "tiles"),
+    [
+        ("au bv au bw", [[0, 2], [1, 3]]),  # each A meets others
+        ("au bu av bv", [[0, 2], [1, 3]]),  # all meet all
+        ("au av bv bu cu cv", [[0, 1], [3, 2], [4, 5]]),
+        ("au bu", [[0], [1]]),  # one B for all
+        ("au au", [[0, 1]]),
+        ("au bv cw", None),
+        ("au av bw", None),
+    ],
+)
 @pytest.mark.parametrize("block", [64, 1 << 18])
-def test_products_that_meet_one_a(monkeypatch: pytest.MonkeyPatch, order: str, block: int) -> None:
-    """Products with A in common give the bits of each one alone, in blocks of any size."""
+def test_products_that_meet(
+    monkeypatch: pytest.MonkeyPatch, order: str, tiles: Any, block: int
+) -> None:
+    """Products with an operand in common give the bits of each one alone, in blocks of any size."""
     rng = np.random.default_rng(0)
-    few = {name: of_exponents(rng, (32, 16), -20, 3, ml_dtypes.bfloat16) for name in "abc"}
-    a = np.stack([few[name] for name in order])
-    b = of_exponents(rng, (len(order), 24, 16), -3, 3, ml_dtypes.bfloat16)
-    c = of_exponents(rng, (len(order), 32, 24), -9, 9, np.float32)
+    few = {name: of_exponents(rng, (2, 32, 16), -20, 3, ml_dtypes.bfloat16) for name in "abc"}
+    others = {name: of_exponents(rng, (2, 24, 16), -3, 3, ml_dtypes.bfloat16) for name in "uvw"}
+    a = np.stack([few[left] for left, _ in order.split()], axis=1)
+    b = np.stack([others[right] for _, right in order.split()], axis=1)
+    c = of_exponents(rng, (a.shape[1], 32, 24), -9, 9, np.float32)
     monkeypatch.setattr(tensor_core_sums, "BLOCK_PRODUCTS", block)
-    together = multiply_accumulate(a, b, c, "wgmma")
-    for i in range(len(order)):
-        alone = multiply_accumulate(a[i], b[i], c[i], "wgmma")
+    found = tiles_of(a, b, c)
+    assert (found if found is None else found.at.tolist()) == tiles
+    together = accumulate_products(a, b, c, "wgmma")
+    for i in range(a.shape[1]):
+        alone = accumulate_products(a[:, i], b[:, i], c[i], "wgmma")
         np.testing.assert_array_equal(together[i].view(np.uint32), alone.view(np.uint32))
 
 
@@ -158,6 +176,28 @@ def test_a_chain_gives_the_bits_of_its_steps(
             c = multiply_accumulate(a[step], b[step], c, family)
         np.testing.assert_array_equal(together.view(np.uint32), c.view(np.uint32))
         assert np.isfinite(c).all() == (data == "usual" or (data == "huge" and not far))
+
+
+@pytest.mark.parametrize("n", [8, 40])
+def test_a_chain_whose_f16_sum_overflows(n: int) -> None:
+    """A sum that is infinite on the way stays so, or becomes NaN, as it does step by step."""
+    a, b = np.full((3, 12, 16, 16), 64, np.float16), np.full((3, 12, n, 16), 64, np.float16)
+    b[:, :, 1::2], c = 1, np.zeros((12, 16, n), np.float16)
+    b[2] *= -1
+    together = accumulate_products(a, b, c)
+    for step in range(3):
+        c = multiply_accumulate(a[step], b[step], c)
+    assert np.isinf(c[..., ::2]).all() and (c[..., 1::2] == 1024).all()
+    np.testing.assert_array_equal(together.view(np.uint16), c.view(np.uint16))
+
+
+def test_sums_that_int32_cannot_hold() -> None:
+    """Sixteen products just below four and a C below two are more than 2^31 times 2^-25."""
+    a = np.full((1, 16, 16), 2 - 2.0**-7).astype(ml_dtypes.bfloat16)
+    a[0, 1::2] *= -1
+    c = np.where(a[..., :1] < 0, -1.9375, 1.9375).astype(np.float32).repeat(16, axis=2)
+    exact = a.astype(np.float64) @ np.abs(a.astype(np.float64)).swapaxes(1, 2) + c
+    np.testing.assert_array_equal(multiply_accumulate(a, np.abs(a), c), exact)
 
 
 def test_wide_tiles_agree_with_narrow_ones(h200: Any) -> None:

@@ -31,6 +31,7 @@ class Warps:
     """The Machine protocol in its simplest form: all memory is there and nothing is a hazard."""
 
     numerics: Literal["exact", "fast"] = "exact"
+    checks_values = True
 
     def __init__(self, warps: int = 2, size: int = 4096) -> None:
         self.warps = warps

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from kdsl_core.ir.tensor_map import TensorMapSpec
 from kdsl_core.isa import cluster, mbarrier, memory, special, tma
 from kdsl_core.isa.barrier import barrier_sync, fence_proxy
 from kdsl_core.isa.convert import convert
+from kdsl_core.sim.tensor_copies import TensorCopies
 from kdsl_core.sim.written import written_parameters
 
 ROWS, COLUMNS = 16, 32
@@ -220,6 +222,31 @@ def test_multicast(order: str) -> None:
     """Both blocks of each cluster receive both halves, at the same places."""
     x, z = data(32), np.zeros((64, COLUMNS), np.uint32)
     assert codes(shared_load().launch(2, {"x": x, "z": z}, order=order)) == []
+    np.testing.assert_array_equal(z, np.concatenate([x, x]))
+
+
+@pytest.mark.parametrize(
+    ("blocks", "rows", "short"), [(3, 48, True), (3, 40, False), (1, 24, True), (2, 16, False)]
+)
+def test_loads_that_nobody_watches(
+    monkeypatch: pytest.MonkeyPatch, blocks: int, rows: int, short: bool
+) -> None:
+    """Without checks, boxes that lie whole in the tensor go the short way, to the same bytes."""
+    way = mock.Mock(side_effect=TensorCopies.load_boxes)
+    monkeypatch.setattr(TensorCopies, "load_boxes", lambda *args: way(*args))
+    x, z = data(rows), np.zeros((rows, COLUMNS), np.uint32)
+    result = negation().launch(blocks, {"x": x, "z": z}, checks=(), profile=False)
+    assert codes(result) == [] and way.called != short
+    seen = min(rows, blocks * ROWS)
+    np.testing.assert_array_equal(z[:seen], ~x[:seen])
+    assert not z[seen:].any()
+
+
+def test_multicasts_that_nobody_watches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two clusters whose blocks load for each other, the short way."""
+    monkeypatch.delattr(TensorCopies, "load_boxes")
+    x, z = data(32), np.zeros((64, COLUMNS), np.uint32)
+    shared_load().launch(4, {"x": x, "z": z}, checks=(), profile=False)
     np.testing.assert_array_equal(z, np.concatenate([x, x]))
 
 

@@ -145,6 +145,7 @@ class Machine(Protocol):
     """
 
     numerics: Literal["exact", "fast"]  # tensor cores bit for bit, or one f32 matmul each
+    checks_values: bool  # whether anybody wants to know of operands that give no result
 
     # -- who is here -----------------------------------------------------------------------
     @property

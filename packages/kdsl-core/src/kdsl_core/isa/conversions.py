@@ -130,16 +130,15 @@ def _round(x: Array, dtype: DType, mode: str) -> Array:
     if mode == "rz":
         result = rounding.to_zero(x, dtype.numpy)
     else:
-        nearest = rounding.to_nearest(x, dtype.numpy)
-        back = nearest.astype(np.float64)
-        result = _step(nearest, back > x, back < x, x > 0, mode)
+        result = rounding.to_nearest(x, dtype.numpy)
+        if mode != "rn":
+            back = result.astype(np.float64)
+            result = _step(result, back > x, back < x, x > 0, mode)
     return rounding.quiet_nan(x, result) if x.dtype == np.float64 else result
 
 
 def _step(nearest: Array, above: Array, below: Array, positive: Array, mode: str) -> Array:
     """Move results that lie on the wrong side of the exact value by one last place."""
-    if mode == "rn":
-        return nearest
     down = np.nextafter(nearest, nearest.dtype.type(-np.inf))
     up = np.nextafter(nearest, nearest.dtype.type(np.inf))
     lower, upper = np.where(above, down, nearest), np.where(below, up, nearest)

@@ -119,6 +119,8 @@ def maximum_nan(x: Array, y: Array) -> Array:
 def _ordered(chosen: Array, x: Array, y: Array, join: np.ufunc) -> Array:
     if x.dtype.kind in "iu":
         return chosen
+    if x.dtype == np.float32 and not rounding.any_small_or_nan(chosen, np.uint32(0)):
+        return chosen
     zeros = (x == 0) & (y == 0)  # equal but for their sign
     if zeros.any():
         chosen = np.where(zeros, join(bits_of(x), bits_of(y)), bits_of(chosen)).view(x.dtype)

@@ -43,6 +43,9 @@ class MmaShape:
     b: DType
     need: Need = BASELINE
 
+    def __hash__(self) -> int:
+        return hash((self.m, self.n, self.k, self.d.name, self.a.name))  # asked for at every step
+
     @property
     def text(self) -> str:
         """The PTX instruction."""
@@ -230,8 +233,8 @@ def _numbered(fragments: _Fragments) -> tuple[list[int], _Fragments]:
 def _matrices(shape: MmaShape, matrix: str, fragments: _Fragments) -> Array:
     """The matrices [n, W, rows, columns] of n fragments."""
     rows, columns, dtype = shape._matrix(matrix)
-    held = np.stack([register for registers in fragments for register in registers])
-    count, warps = len(fragments), held.shape[1]
+    count, warps = len(fragments), len(fragments[0][0])
+    held = np.concatenate([register for registers in fragments for register in registers])
     each = np.ascontiguousarray(held.reshape(count, -1, warps, LANES).swapaxes(1, 2))
     flat = each.view(dtype.numpy).reshape(count, warps, -1)
     return flat.take(_matrix_sources(shape, matrix), axis=2).reshape(count, warps, rows, columns)

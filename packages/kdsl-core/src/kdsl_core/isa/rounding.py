@@ -25,6 +25,9 @@ _NAN = {
     np.dtype(ml_dtypes.float8_e4m3fn): 0x7F,
     np.dtype(ml_dtypes.float8_e5m2): 0x7F,
 }
+_LEAST_NORMAL = np.uint32(1 << 23)  # of float32
+_INFINITY_DOUBLED = 0xFF000000
+_MIDPOINT = -1 << 63  # bits 1, 0, 0 …
 _TO_INTEGRAL: dict[str, Callable[[Array], Array]] = {
     "rni": np.rint,
     "rzi": np.trunc,
@@ -48,7 +51,7 @@ def to_nearest(x: Array, dtype: DTypeLike, *, satfinite: bool = False) -> Array:
     if x.dtype == np.float64 and target not in (np.float64, np.float32):
         x = _odd_float32(x)
     with np.errstate(over="ignore", invalid="ignore"):
-        return canonical_nan(x.astype(target))
+        return canonical_nan(x.astype(target), np.isnan(x))
 
 
 def to_zero(x: Array, dtype: DTypeLike, *, satfinite: bool = False) -> Array:
@@ -106,18 +109,15 @@ def fma(a: Array, b: Array, c: Array) -> Array:
     if target == np.float64:
         return np.asarray(np.vectorize(_fma_rational, otypes=[np.float64])(a, b, c))
     with np.errstate(invalid="ignore", over="ignore"):
+        rounded = _fma_float32(a, b, c) if target == np.float32 else None
+        if rounded is not None:
+            return rounded
         product = a.astype(np.float64) * b.astype(np.float64)  # exact: at most 48 bits
-        addend = c.astype(np.float64)
-        if target == np.float32:
-            total = product + addend
-            rounded = total.astype(np.float32)
-            if not _may_round_twice(total, rounded):
-                return canonical_nan(rounded)
-        return to_nearest(_add_to_odd(product, addend), target)
+        return to_nearest(_add_to_odd(product, c.astype(np.float64)), target)
 
 
-def _may_round_twice(total: Array, rounded: Array) -> bool:
-    """Whether float64 sums, rounded themselves, may give another float32 than exact sums do.
+def _fma_float32(a: Array, b: Array, c: Array) -> Array | None:
+    """a·b + c by way of float64, or None where that may round twice.
 
     Rounding is monotonic, and midpoints of float32 are float64. So a rounded sum that is no
     midpoint lies on the same side of each midpoint as the exact sum, and both give one float32.
@@ -125,15 +125,32 @@ def _may_round_twice(total: Array, rounded: Array) -> bool:
     elsewhere, so all that give one, or the least normal one, count, but for a sum of 0, which only
     an exact sum gives.
     """
-    if (total.view(np.uint64) & np.uint64((1 << 29) - 1) == np.uint64(1 << 28)).any():
-        return True
-    low = rounded.view(np.uint32) << np.uint32(1) <= np.uint32(1 << 24)
-    return bool(low.any() and total[low].any())
+    total = np.multiply(a, b, dtype=np.float64)
+    total = np.add(total, c, out=total if c.size == 1 or c.shape == total.shape else None)
+    rounded = total.astype(np.float32)
+    unusual = any_small_or_nan(rounded, _LEAST_NORMAL)
+    if unusual and total[np.abs(rounded) <= _LEAST_NORMAL.view(np.float32)].any():
+        return None
+    behind = total.view(np.int64)
+    behind <<= np.int64(35)  # the 29 bits that float32 lacks
+    if behind.min() == _MIDPOINT:
+        return None
+    return canonical_nan(rounded) if unusual else rounded
 
 
-def canonical_nan(x: Array) -> Array:
-    """Replace every NaN by the one bit pattern that the GPU writes."""
-    nan = np.isnan(x)
+def any_small_or_nan(x: Array, bits: np.uint32) -> bool:
+    """Whether some float32 is NaN, or not farther from 0 than the one of these bits."""
+    doubled = x.view(np.uint32) << np.uint32(1)  # without the sign
+    doubled -= np.uint32(2 * int(bits) + 1)  # now small ones are above NaN
+    return int(doubled.max()) > _INFINITY_DOUBLED - 2 * int(bits) - 1
+
+
+def canonical_nan(x: Array, nan: Array | None = None) -> Array:
+    """Replace every NaN by the one bit pattern that the GPU writes.
+
+    `nan` says where they are, if that is known: to look is slow in the types of ml_dtypes.
+    """
+    nan = np.isnan(x) if nan is None else nan
     if x.dtype in _NAN and nan.any():
         word = _BITS[x.dtype.itemsize]
         x = np.where(nan, word(_NAN[x.dtype]), x.view(word)).view(x.dtype)

@@ -28,6 +28,7 @@ import numpy as np
 from kdsl_core.errors import TypeMismatch
 from kdsl_core.isa.tensor_core_operands import Array, Operand, names, prepare
 from kdsl_core.isa.tensor_core_sums import Family, sums_of_products
+from kdsl_core.isa.tensor_core_tiles import tiles_of
 
 _ACCUMULATORS = (np.dtype(np.float32), np.dtype(np.float16), np.dtype(np.int32))
 _NAN: dict[np.dtype[Any], Any] = {
@@ -53,6 +54,8 @@ def multiply_accumulate(
     Raises: TypeMismatch for a type or K that no instruction takes.
     Source: PTX ISA 9.0 `mma`, `wgmma.mma_async`; recordings of an H200, docs/facts.md.
     """
+    if not isinstance(a, Operand) and not isinstance(b, Operand):
+        return accumulate_products(a[None], b[None], c, family, numerics=numerics)
     a, b = _operand(a), _operand(b)
     _check(a, b, c)
     return _one(a, b, c, family, numerics)
@@ -73,11 +76,22 @@ def accumulate_products(
     Shapes: a [S, ..., M, K], b [S, ..., N, K], c and the result [..., M, N]; batch axes broadcast.
     Raises: as `multiply_accumulate`.
     """
+    tiles = None if c.dtype == np.int32 or numerics == "fast" else tiles_of(a, b, c)
+    if tiles is None:
+        return _accumulate(a, b, c, family, numerics)
+    d = _accumulate(tiles.tall(a), tiles.wide(b), tiles.join(c), family, numerics)
+    return tiles.split(d, c.shape)
+
+
+def _accumulate(
+    a: Array, b: Array, c: Array, family: Family, numerics: Literal["exact", "fast"]
+) -> Array:
+    """`accumulate_products`, with matrices as they are."""
     ours, theirs = prepare(a), prepare(b)
     _check(ours, theirs, c)
     if c.dtype != np.int32 and numerics != "fast" and _finite(ours, theirs, c):
         d = sums_of_products(ours, theirs, c, family)
-        if np.isfinite(d).all():
+        if len(a) == 1 or np.isfinite(d).all():
             return d
     for i in range(len(a)):
         c = _one(ours.step(i), theirs.step(i), c, family, numerics)

@@ -61,13 +61,6 @@ class Operand:
         )
         return replace(self, rows=rows, value=value, exponent=exponent)
 
-    def take(self, index: Array, shape: tuple[int, ...]) -> Operand:
-        """The matrices [S, …] of some numbers in the batch, in another shape."""
-        rows, value, exponent = (
-            x[:, index].reshape(shape) for x in (self.rows, self.value, self.exponent)
-        )
-        return replace(self, rows=rows, value=value, exponent=exponent)
-
     @property
     def finite(self) -> bool:
         """Whether no element is infinite or NaN."""
@@ -88,11 +81,10 @@ def prepare(x: Array) -> Operand:
             fix="convert the operand first",
         )
     value = rows = np.ascontiguousarray(_to_float32(x))
-    exponent = np.maximum(exponent_field(rows), np.int16(_MIN_EXPONENT[x.dtype]))
-    zero = rows == 0
-    np.copyto(exponent, 0, where=zero)
-    lowest, highest = (int(exponent.min()), int(exponent.max())) if x.size else (0, 0)
-    np.copyto(exponent, OF_ZERO, where=zero)
+    exponent = exponents_of(rows, x.dtype)
+    zero = np.int16(0)
+    lowest = int(exponent.min(initial=zero, where=exponent != OF_ZERO))
+    highest = int(exponent.max(initial=zero))
     if highest >= _NONFINITE:  # their outputs are patched afterwards
         value = np.where(np.isfinite(rows), rows, np.float32(0))
     return Operand(rows, value, exponent, x.dtype, lowest, highest)
@@ -111,6 +103,13 @@ def _to_float32(x: Array) -> Array:
     if x.dtype in _FP8:
         return np.asarray(_FP8[x.dtype].take(x.view(np.uint8)))
     return x.astype(np.float32)
+
+
+def exponents_of(value: Array, dtype: np.dtype[Any]) -> Array:
+    """The exponents (int16) that the hardware sees of float32 values that were of a type."""
+    exponent = np.maximum(exponent_field(value), np.int16(_MIN_EXPONENT[dtype]))
+    np.copyto(exponent, OF_ZERO, where=value == 0)
+    return exponent
 
 
 def exponent_field(x: Array) -> Array:

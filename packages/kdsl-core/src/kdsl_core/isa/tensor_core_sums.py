@@ -12,25 +12,25 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from kdsl_core.isa.scratch import SCRATCH
-from kdsl_core.isa.tensor_core_operands import NARROW, OF_ZERO, Array, Operand, exponent_field
+from kdsl_core.isa.tensor_core_operands import OF_ZERO, Array, Operand, exponent_field
 from kdsl_core.isa.tensor_core_terms import (
     BLOCK_PRODUCTS,
-    ZERO_8,
+    FIELD,
+    LOWEST,
+    Products,
     Terms,
-    alike_in,
     blocks,
-    terms_of,
+    products_of,
 )
 from kdsl_core.records import dataclass
 
 Family: TypeAlias = Literal["mma.sync", "wgmma"]
 
-_NARROWEST = -2 * NARROW  # of products of narrow operands
-_HIGHEST = 120  # E up to which no result of the narrow way overflows
+_HIGHEST = 2.0**120  # no partial sum of the narrow way gets there, nor its rounded multiples
+_LEAST = 2.0**LOWEST  # from here on, E is not below the exponent of C
+_LARGEST_TOTAL = (1 << 31) - (1 << 27)  # from here on, an int32 sum may have wrapped
 _LOWEST_WIDE = -300  # below each E but that of zeros alone, for which any finite scale will do
 _TOO_LARGE = 2.0**128  # what f32 has no finite number for, in any rounding
-_FIELD = np.int32(0x7F800000)  # of a float32: its exponent
-_EXPONENT_AT = np.int32(23)
 
 
 def sums_of_products(a: Operand, b: Operand, c: Array, family: Family) -> Array:
@@ -45,32 +45,13 @@ def sums_of_products(a: Operand, b: Operand, c: Array, family: Family) -> Array:
     m, n = a.rows.shape[-2], b.rows.shape[-2]
     old = c if c.shape[:-2] == batch else np.broadcast_to(c, (*batch, m, n))
     old = old.reshape(-1, m, n)
-    alike = alike_in(a.rows, len(old)) if b.rows.ndim == 4 and b.rows.shape[1] == len(old) else None
-    if alike is not None:
-        return _side_by_side(a, b, old, alike, family).reshape(c.shape)
-    wide = n >= len(old)  # products are [K, batch, M, N], else [K, M, N, batch]
-    ours, theirs = (terms_of(x, batch, wide, at) for x, at in ((a, 3), (b, 2)))
+    wide = n >= len(old)
     if not wide:
         old = np.ascontiguousarray(old.transpose(1, 2, 0))
-    new = _Chain(a, b, c, family).run(ours, theirs, old)
+    new = _Chain(a, b, c, family).run(products_of(a, b, batch, wide), old)
     if not wide:
         new = np.ascontiguousarray(new.transpose(2, 0, 1))
     return new.reshape(*batch, m, n)
-
-
-def _side_by_side(a: Operand, b: Operand, c: Array, alike: Array, family: Family) -> Array:
-    """`sums_of_products` [batch, M, N], all matrices B that meet one A as a wide one.
-
-    So the inner loops are longer. The blocks in one row of a grid have their A in common.
-    """
-    (tiles, each), (m, n), (steps, *_, k) = alike.shape, c.shape[1:], a.rows.shape
-    ours = terms_of(a.take(alike[:, 0], (steps, tiles, m, k)), (tiles,), True, 3)
-    theirs = terms_of(b.take(alike, (steps, tiles, each * n, k)), (tiles,), True, 2)
-    old = c[alike].swapaxes(1, 2)
-    d = _Chain(a, b, c, family).run(ours, theirs, old.reshape(tiles, m, -1))
-    new = np.empty_like(c)
-    new[alike] = d.reshape(old.shape).swapaxes(1, 2)
-    return new
 
 
 class _Chain:
@@ -78,38 +59,48 @@ class _Chain:
 
     def __init__(self, a: Operand, b: Operand, c: Array, family: Family) -> None:
         fp8 = a.dtype.itemsize == 1
-        top = a.highest + b.highest
-        self._kind = _Kind(a.narrow and b.narrow, fp8 and family == "wgmma", c.dtype, top)
+        k, steps = a.rows.shape[-1], len(a.rows)
+        highest = 2.0 ** (a.highest + b.highest + 2) * (k * steps)  # sum of products
+        narrow = a.narrow and b.narrow and _stays_narrow(c, highest)
+        self._kind = _Kind(narrow, fp8 and family == "wgmma", c.dtype)
         self._step = _step_fp8_as_f16 if fp8 and family == "mma.sync" else _step
-        self._outputs = max(BLOCK_PRODUCTS // max(a.rows.shape[-1], 1), 1)  # at a time
+        self._outputs = max(BLOCK_PRODUCTS // max(k, 1), 1)  # at a time
 
-    def run(self, a: Terms, b: Terms, c: Array) -> Array:
+    def run(self, products: Products, c: Array) -> Array:
         """What becomes of C [*outputs], a cache-sized block at a time."""
         with np.errstate(over="ignore"):  # infinite results
             if c.size <= self._outputs:
-                return self._block(a, b, c)
+                return self._block(products, c)
             d = np.empty_like(c)
-            for s in blocks(c.shape, self._outputs):
-                d[s] = self._block(a.block(s), b.block(s), c[s])
+            for s in blocks(c.shape, self._outputs, products.LONGEST):
+                d[s] = self._block(products.block(s), c[s])
             return d
 
-    def _block(self, a: Terms, b: Terms, c: Array) -> Array:
-        for i in range(len(a.value)):
-            c = self._step(a[i], b[i], c, self._kind)
+    def _block(self, products: Products, c: Array) -> Array:
+        for step in products.steps():
+            c = self._step(step, c, self._kind)
+            if c.dtype == np.float16 and not np.isfinite(c).all():
+                break
         return c
+
+
+def _stays_narrow(c: Array, most: float) -> bool:
+    """Whether the narrow way is exact for C, to which products of a sum of `most` are added.
+
+    A sum is a multiple of 2^(E − F) from then on, whatever else is 0 in the next one, since E is
+    not below `LOWEST` there either.
+    """
+    size = np.abs(c[c != 0].astype(np.float32))
+    return not size.size or bool(size.min() >= _LEAST and size.max() + most < _HIGHEST)
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """How one step works: operands narrow or not, with 13 or 25 bits of F, into which type.
-
-    `highest` is the largest exponent that a product may have.
-    """
+    """How one step works: narrow or not, with 13 or 25 bits of F, into which type."""
 
     narrow: bool
     short: bool
     accumulator: np.dtype[Any]
-    highest: int
 
     @property
     def bits(self) -> int:
@@ -122,77 +113,42 @@ class _Kind:
         return np.int64(-1 << (39 if self.short else 29))
 
 
-def _step(a: Terms, b: Terms, c: Array, kind: _Kind) -> Array:
+def _step(products: Products, c: Array, kind: _Kind) -> Array:
     """Align, truncate, add and round; c and the result are [*outputs]."""
     c32 = c.astype(np.float32, copy=False)
-    if kind.narrow:
-        top = _highest_powers(a, b, c32, kind)
-        if _fits(top, c32):
-            return _narrow_sum(a, b, c32, top, kind)
-    return _wide_sum(a, b, c32, kind)
+    d = _narrow_sum(products, c32, kind) if kind.narrow else None
+    return _wide_sum(*products.terms(), c32, kind) if d is None else d
 
 
-def _highest_powers(a: Terms, b: Terms, c: Array, kind: _Kind) -> Array:
-    """2^E as the bits of a float32, 0 where all terms are 0."""
-    shape = c.shape
-    top = SCRATCH.room("top", shape, np.int32)
-    if a.small is None or b.small is None:
-        highest = (a.exponent + b.exponent).max(axis=0)
-        least = _NARROWEST
-        np.add(highest, np.int32(127), out=top)
-    else:
-        sums = SCRATCH.room("exponents", (len(a.small), *shape), np.int8)
-        highest = SCRATCH.room("highest", shape, np.int8)
-        np.maximum.reduce(np.add(a.small, b.small, out=sums), axis=0, out=highest)
-        least = ZERO_8 + 1
-        np.add(highest, np.int32(kind.highest + 127), out=top)
-    top <<= _EXPONENT_AT
-    if highest.min() < least:
-        top[highest < least] = 0
-    field = SCRATCH.room("field", shape, np.int32)
-    return np.maximum(top, np.bitwise_and(c.view(np.int32), _FIELD, out=field), out=top)
-
-
-def _fits(top: Array, c: Array) -> bool:
-    """Whether `_narrow_sum` may be used with 2^E; where it is too low, C must be zero.
-
-    Then it is set to the least that may be.
-    """
-    if int(top.max()) > _power(_HIGHEST):
-        return False
-    if int(top.min()) >= _power(_NARROWEST):
-        return True
-    if c[top < _power(_NARROWEST)].any():
-        return False
-    np.maximum(top, np.int32(_power(_NARROWEST)), out=top)
-    return True
-
-
-def _power(exponent: int) -> int:
-    """The bits of a power of two in float32."""
-    return exponent + 127 << 23
-
-
-def _narrow_sum(a: Terms, b: Terms, c: Array, top: Array, kind: _Kind) -> Array:
+def _narrow_sum(products: Products, c: Array, kind: _Kind) -> Array | None:
     """What `_wide_sum` gives, in narrower types, for operands whose exponents are within ±50.
 
-    `top` is 2^E in bits. All steps are exact but for the two truncations of the model:
+    None where int32 might not hold the sum. All steps are exact but for the two truncations of the
+    model:
 
     * A product has at most 22 significant bits and is 0 or has an exponent in −100 … 101, so
-      float32 holds it. Either one is not 0, then E ≥ −100, or all terms are, and any E will do.
+      float32 holds it. E is −100 at least: where C is smaller than that and all products are 0, C
+      is a multiple of 2^(−100−F) and loses nothing.
     * F − E lies in 13 − 120 … 25 + 100, so float32 holds the scale 2^(F−E) and its inverse.
     * A scaled term is below 2^(F+2), so int32 holds it; where it underflows it is below 1, and the
-      cast (for C, `trunc`) gives 0 as it does without underflow.
-    * 16 products below 2^27 − 2^16 do not overflow the int32 sum, and float64 holds it with C.
+      cast gives 0 as it does without underflow.
+    * 16 products below 2^27 − 2^16 and C below 2^26 overflow int32, if at all, to a sum that is
+      less than 2^27 from its ends.
     * That integer is cut to the result's significant bits in float64. What is left is 0 or at least
       1, hence times 2^(E−F) at least 2^-125 and below 2^(32+120−25): no subnormal, no overflow.
     """
-    scale = SCRATCH.room("scale", c.shape, np.float32)
-    np.subtract(np.int32(_power(127 + kind.bits) - (1 << 32)), top, out=scale.view(np.int32))
-    terms = _sum_of_terms(a, b, scale)
-    scale *= c
-    total = SCRATCH.room("total", c.shape, np.float64)
-    np.add(terms, np.trunc(scale, out=scale), out=total)
+    shape = c.shape
+    top = SCRATCH.room("top", shape, np.int32)
+    products.highest_powers(top)
+    field = SCRATCH.room("field", shape, np.int32)
+    np.maximum(top, np.bitwise_and(c.view(np.int32), FIELD, out=field), out=top)  # 2^E in bits
+    scale = SCRATCH.room("scale", shape, np.float32)
+    np.subtract(np.int32((254 + kind.bits << 23) - (1 << 32)), top, out=scale.view(np.int32))
+    sums = _truncated_sum(products, c, scale)
+    if sums.max() > _LARGEST_TOTAL or sums.min() < -_LARGEST_TOTAL:
+        return None
+    total = SCRATCH.room("total", shape, np.float64)
+    np.copyto(total, sums)
     inverse = np.subtract(top, np.int32(kind.bits << 23)).view(np.float32)
     if kind.accumulator == np.float16:
         return np.asarray((total * inverse).astype(np.float16))
@@ -203,17 +159,14 @@ def _narrow_sum(a: Terms, b: Terms, c: Array, top: Array, kind: _Kind) -> Array:
     return inverse
 
 
-def _sum_of_terms(a: Terms, b: Terms, scale: Array) -> Array:
-    """The products times `scale`, each truncated, int32 [*outputs]."""
-    shape = len(a.value), *scale.shape
-    products = SCRATCH.room("products", shape, np.float32)
-    if a.value.shape[-1] == 1:  # of two ways to say the same, the faster one
-        np.einsum("...mx,...xn->...mn", a.value, b.value, out=products)
-    else:
-        np.multiply(a.value, b.value, out=products)
-    np.multiply(products, scale, out=products)
+def _truncated_sum(products: Products, c: Array, scale: Array) -> Array:
+    """The products and C times `scale`, each truncated, int32 [*outputs]."""
+    terms = SCRATCH.room("products", (products.depth + 1, *scale.shape), np.float32)
+    products.write(terms[:-1])
+    np.multiply(terms[:-1], scale, out=terms[:-1])
+    np.multiply(c, scale, out=terms[-1])
     total = SCRATCH.room("sum", scale.shape, np.int32)
-    return np.add.reduce(products, axis=0, dtype=np.int32, out=total)  # a cast truncates
+    return np.add.reduce(terms, axis=0, dtype=np.int32, out=total)  # a cast truncates
 
 
 def _wide_sum(a: Terms, b: Terms, c: Array, kind: _Kind) -> Array:
@@ -234,13 +187,13 @@ def _wide_sum(a: Terms, b: Terms, c: Array, kind: _Kind) -> Array:
     return _round(total * _power_of_two(top - kind.bits), kind)
 
 
-def _step_fp8_as_f16(a: Terms, b: Terms, c: Array, kind: _Kind) -> Array:
+def _step_fp8_as_f16(products: Products, c: Array, kind: _Kind) -> Array:
     """sm_90 has no fp8 `mma.sync`: two f16 steps from zero, then C is added to nearest even."""
-    first = np.arange(len(a.value)) % 4 < 2
+    first = np.arange(products.depth) % 4 < 2
     to_float32 = replace(kind, short=False, accumulator=np.dtype(np.float32))
     d = np.zeros(c.shape, np.float32)
     for part in (first, ~first):
-        d = _step(a[part], b[part], d, to_float32)
+        d = _step(products.some(part), d, to_float32)
     return (c + d).astype(c.dtype)
 
 

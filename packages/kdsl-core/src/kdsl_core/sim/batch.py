@@ -107,6 +107,12 @@ class Batch:
         """Which blocks have threads that have not ended, bool (blocks,)."""
         return np.asarray(self.alive.reshape(self.blocks.size, -1).any(axis=1))
 
+    def block_at(self, address: Array, row: Array) -> Array:
+        """The block of the batch that shared addresses lie in; the row's where they name none."""
+        rank = (address >> RANK_SHIFT) - 1
+        mine, size = self.block_of[row], self.blocks_per_cluster
+        return np.where((rank >= 0) & (rank < size), mine // size * size + rank, mine)
+
     def block_coordinate(self, row: int) -> tuple[int, int, int]:
         """(x, y, z) of the block that a row's warp belongs to."""
         return self._coordinate(int(self.blocks[self.block_of[row]]))

@@ -46,6 +46,7 @@ class MachineBase:
         watched: frozenset[Reg],
     ) -> None:
         self.numerics: Literal["exact", "fast"] = numerics
+        self.checks_values = reporter.findings.wants("value")
         self.batch = batch
         self.reporter = reporter
         self.registers = RegisterFile(batch.rows)

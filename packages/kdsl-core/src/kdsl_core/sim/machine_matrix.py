@@ -15,9 +15,9 @@ from kdsl_core.sim.accumulators import Spread
 from kdsl_core.sim.clocks import GROUP_WARPS
 from kdsl_core.sim.descriptors import chunk_addresses, from_chunks
 from kdsl_core.sim.machine_base import MachineBase
+from kdsl_core.sim.tensor_boxes import CHUNK
 from kdsl_core.sim.traffic import WAVEFRONT
 
-_CHUNK = 16
 _REMEMBERED = 64
 
 
@@ -25,11 +25,14 @@ _REMEMBERED = 64
 class Operands:
     """The distinct matrices that a group of warps reads.
 
-    Shapes: `first` (n,) one warp that reads it, `which` (W,) → 0 … n − 1.
+    Shapes: `first` (n,) one warp that reads it, `which` (W,) → 0 … n − 1; `address` (n, …) of each
+    chunk, and `place` (n, …), its number in the batch's shared memory, where that is enough.
     """
 
     first: Array
     which: Array
+    address: Array
+    place: Array | None
 
 
 class MatrixPart(MachineBase):
@@ -38,7 +41,7 @@ class MatrixPart(MachineBase):
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
         self._waiting = np.zeros(self.batch.rows, bool)
-        self._operands: dict[tuple[object, bytes, bytes], tuple[Array, Operands]] = {}
+        self._operands: dict[tuple[object, bytes, bytes], Operands] = {}
         self._patterns: dict[tuple[bytes, bytes], tuple[Array, Array]] = {}
 
     def matrix_rows(
@@ -46,14 +49,12 @@ class MatrixPart(MachineBase):
     ) -> tuple[Array, Array]:
         self._count_passes(rows * depth * dtype.bytes)
         operand = first, rows, depth, dtype.bytes, major
-        address, wanted = self._operand(descriptor, operand)
-        data = self._read_chunks(address.reshape(len(address), -1), wanted)
-        return from_chunks(data.reshape(*address.shape, _CHUNK), dtype.numpy, major), wanted.which
+        wanted = self._operand(descriptor, operand)
+        data = self._read_chunks(wanted)
+        return from_chunks(data, dtype.numpy, major), wanted.which
 
-    def _operand(
-        self, descriptor: Array, operand: tuple[int, int, int, int, str]
-    ) -> tuple[Array, Operands]:
-        """Addresses of the chunks of each matrix, and whose it is; a loop asks for them again."""
+    def _operand(self, descriptor: Array, operand: tuple[int, int, int, int, str]) -> Operands:
+        """Where the chunks of each matrix are, and whose it is; a loop asks for them again."""
         mine = descriptor[:, 0]
         key = operand, self.group.key, mine.tobytes()
         known = self._operands.get(key)
@@ -63,7 +64,11 @@ class MatrixPart(MachineBase):
             values, number = np.unique(mine.astype(np.uint64), return_inverse=True)
             first, which = self._distinct(number)
             address = chunk_addresses(values, *operand)[number[first]]
-            known = self._operands[key] = address, Operands(first, which)
+            place = None
+            if self._plain is not None:
+                rows = self.group.index[first][:, None, None]
+                place = self._plain.shared_chunks(address, rows, CHUNK)
+            known = self._operands[key] = Operands(first, which, address, place)
         return known
 
     def _count_passes(self, operand_bytes: int) -> None:
@@ -84,22 +89,25 @@ class MatrixPart(MachineBase):
             known = self._patterns[pattern] = first, which
         return known
 
-    def _read_chunks(self, address: Array, wanted: Operands) -> Array:
-        """Bytes (n, chunks, 16) of distinct matrices; every warp that wants them is a reader."""
-        index, count = self.group.index, address.shape[1]
+    def _read_chunks(self, wanted: Operands) -> Array:
+        """Bytes (n, …, 16) of distinct matrices; every warp that wants them is a reader."""
+        index, address = self.group.index, wanted.address
+        self.flights.open[index] = True
+        if self._plain is not None and wanted.place is not None:
+            return self._plain.get_chunks(wanted.place)
+        shape, address = address.shape, address.reshape(len(address), -1)
         data = self._shared.fetch(self._chunks(index[wanted.first], address))
         if self._shared.shadow:
-            group = np.repeat(self.flights.committed[index], count)
+            group = np.repeat(self.flights.committed[index], address.shape[1])
             every = self._chunks(index, address[wanted.which])
             self._shared.start_read(every, group, matrix=True)
-        self.flights.open[index] = True
-        return data.reshape(-1, count, _CHUNK)
+        return data.reshape(*shape, CHUNK)
 
     def _chunks(self, rows: Array, address: Array) -> Access:
         """The access of some warps to their chunks, whose addresses are (warps, chunks)."""
         return Access(
             address.reshape(-1), np.repeat(rows, address.shape[1]),
-            np.zeros(address.size, np.int64), _CHUNK, self.pc, (1, address.size), None,
+            np.zeros(address.size, np.int64), CHUNK, self.pc, (1, address.size), None,
             whole_warp=True,
         )  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from kdsl_core.ir.protocols import Array
 from kdsl_core.sim.access import Access
 from kdsl_core.sim.groups import LANES
 from kdsl_core.sim.machine_mbarriers import MbarrierPart
+from kdsl_core.sim.plain_copies import PlainCopies
 from kdsl_core.sim.shadow import Flight
 from kdsl_core.sim.tensor_copies import TensorCopies
 
@@ -31,7 +33,8 @@ class TransferPart(MbarrierPart):
         self._bulk_done = np.zeros((self.batch.rows, LANES), np.int64)
         self.delays = False
         self.late: list[tuple[Access, Array]] = []
-        copies = TensorCopies(self, self._maps, self, self.reporter, self._counters)
+        unit = TensorCopies if self._plain is None else partial(PlainCopies, self._plain)
+        copies = unit(self, self._maps, self, self.reporter, self._counters)
         self.tensor_load = copies.tensor_load
         self.tensor_store = copies.tensor_store
         self.tensor_prefetch = copies.tensor_prefetch

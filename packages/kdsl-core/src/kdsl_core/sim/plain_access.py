@@ -12,10 +12,13 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from kdsl_core.ir.protocols import Array, Sum
-from kdsl_core.sim.batch import SHARED_BASE, Batch
+from kdsl_core.sim.access import Access
+from kdsl_core.sim.batch import IN_BLOCK, SHARED_BASE, Batch
 from kdsl_core.sim.groups import LANES, Group
 from kdsl_core.sim.memory import WORDS, Allocation, GlobalStore
+from kdsl_core.sim.tensor_boxes import CHUNK
 
+_CHUNK_BITS = 4
 Words: TypeAlias = "tuple[Array, Array]"  # of memory, and which of them (W, n) are accessed
 
 
@@ -73,6 +76,45 @@ class PlainAccess:
         lines[0][lines[1]] = values.view(lines[0].dtype)[..., 0]
         return True
 
+    # -- asynchronous units ----------------------------------------------------------------------
+    def shared_chunks(self, address: Array, row: Array, size: int) -> Array | None:
+        """Which chunks of the batch's shared memory `size` bytes at addresses of rows begin with.
+
+        None where they are not whole in their block's memory, or begin between chunks.
+        """
+        batch = self._batch
+        inside, block = address, batch.block_of[row]
+        if int(address.max()) > IN_BLOCK:
+            inside, block = address & IN_BLOCK, batch.block_at(address, row)
+        low, high = int(inside.min()), int(inside.max()) + size
+        crooked = int(np.bitwise_or.reduce(inside, axis=None)) & (CHUNK - 1)
+        if crooked or low < self._ends[0] or high > self._ends[1]:
+            return None
+        return np.asarray(inside + (block * batch.shared_stride - SHARED_BASE) >> _CHUNK_BITS)
+
+    def get_chunks(self, place: Array) -> Array:
+        """Bytes (…, 16) of chunks of the batch's shared memory."""
+        return self._batch.shared.reshape(-1, CHUNK).take(place, axis=0)
+
+    def put_chunks(self, to: Access, behind: Array, data: Array) -> None:
+        """Write bytes (L, n, 16), `behind` (n,) by chunks the addresses of an access."""
+        first = self.shared_chunks(to.address, to.row, CHUNK)
+        assert first is not None
+        self._batch.shared.reshape(-1, CHUNK)[first[:, None] + behind] = data
+
+    def global_chunks(self, address: Array, behind: Array) -> Array | None:
+        """Bytes (L, n, 16) of global memory, `behind` (n,) by chunks addresses (L,).
+
+        None where they are not in one allocation, or begin between chunks.
+        """
+        first, last = int(address.min()), int(address.max()) + int(behind.max()) * CHUNK
+        found = self._store.find(first, last + CHUNK)
+        if found is None or int(np.bitwise_or.reduce(address)) & (CHUNK - 1):
+            return None
+        place = (address - found.origin >> _CHUNK_BITS)[:, None] + behind
+        return found.data.reshape(-1, CHUNK).take(place, axis=0)
+
+    # -- parts -----------------------------------------------------------------------------------
     def _lines(
         self, space: str, address: Sum, offset: int, size: int, group: Group, pc: int
     ) -> Words | None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from kdsl_core.ir.protocols import Array
 from kdsl_core.sim.access import Access
-from kdsl_core.sim.batch import IN_BLOCK, RANK_SHIFT, SHARED_BASE, Batch
+from kdsl_core.sim.batch import IN_BLOCK, SHARED_BASE, Batch
 from kdsl_core.sim.conflict_words import REFILLS
 from kdsl_core.sim.entries import Conflict, entry_thread
 from kdsl_core.sim.lifetimes import Lifetimes
@@ -43,7 +43,7 @@ class SharedAccess:
     def touch(self, access: Access) -> None:
         """Threads themselves are about to access shared memory, perhaps of other blocks."""
         if self._lifetimes and int(access.address.max()) > IN_BLOCK:
-            self._lifetimes.touch(access, self.block_of(access))
+            self._lifetimes.touch(access, self._batch.block_at(access.address, access.row))
 
     def meet(self, blocks: Array) -> None:
         """Warps of the batch's blocks have waited at their cluster's barrier."""
@@ -176,7 +176,7 @@ class SharedAccess:
         batch, block = self._batch, None
         inside = access.address
         if int(inside.max()) > IN_BLOCK:
-            block = self.block_of(access)
+            block = batch.block_at(inside, access.row)
             inside = inside & IN_BLOCK
         inside = inside - SHARED_BASE
         size, limit = access.size, batch.shared_bytes
@@ -194,13 +194,6 @@ class SharedAccess:
         if block is None:
             block = batch.block_of[access.row]
         return inside + block * batch.shared_stride, good
-
-    def block_of(self, access: Access) -> Array:
-        """The batch's block (L,) that each address lies in; its own where no rank is given."""
-        rank = (access.address >> RANK_SHIFT) - 1
-        mine, size = self._batch.block_of[access.row], self._batch.blocks_per_cluster
-        first = mine // size * size
-        return np.where((rank >= 0) & (rank < size), first + rank, mine)
 
     def _check_barriers(self, access: Access, offset: Array, verb: str) -> None:
         if not (self.has_barriers and self._guarded):

@@ -21,7 +21,7 @@ from kdsl_core.records import dataclass
 CHUNK = 16  # bytes that swizzles keep together, and the largest piece
 SHARED_ALIGNMENT = 128  # of a box in shared memory, whatever its swizzle
 _ROW_SHIFT = 7  # a swizzle's pattern takes its phase from bits 7 … 9 of the address
-_PERIOD = 1024  # bytes, after which every swizzle repeats
+PERIOD = 1024  # bytes, after which every swizzle repeats
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +35,34 @@ class Boxes:
     size: int
     source: Array
     inside: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Image:
+    """What all boxes of one map that lie in the tensor, and start in a period, have in common.
+
+    Shapes: `source` and `shared` (n,), by how many chunks each is behind the first one in global
+    and in shared memory; `reach` (rank,), by how many elements the last one is behind the first.
+    """
+
+    source: Array
+    shared: Array
+    reach: Array
+
+
+def image_of(tensor_map: TensorMap) -> Image | None:
+    """None for im2col, and where boxes are not made of whole chunks."""
+    shape = tensor_map.shape
+    if shape.im2col is not None:
+        return None
+    cut = boxes(tensor_map, np.zeros((1, shape.rank), np.int64))
+    source = cut.source[0] - tensor_map.address
+    if cut.size != CHUNK or (source % CHUNK).any():
+        return None
+    shared = shared_addresses(shape, np.zeros(1, np.int64), CHUNK)[0]
+    strides = 1, *_line_strides(shape)
+    reach = [(n - 1) * step for n, step in zip(box_counts(shape), strides, strict=True)]
+    return Image(source // CHUNK, shared // CHUNK, np.array(reach))
 
 
 def box_counts(shape: MapShape) -> tuple[int, ...]:
@@ -81,7 +109,7 @@ def boxes(tensor_map: TensorMap, starts: Array, offsets: Array | None = None) ->
 def shared_addresses(shape: MapShape, start: Array, size: int) -> Array:
     """Shared addresses (L, n) of the pieces of boxes whose dense images start at `start` (L,)."""
     dense = np.arange(0, box_bytes(shape), size)
-    if not (start % _PERIOD).any():  # the same pattern in each
+    if not (start % PERIOD).any():  # the same pattern in each
         return np.asarray(start[:, None] + swizzled(dense, shape.swizzle))
     return swizzled(start[:, None] + dense, shape.swizzle)
 

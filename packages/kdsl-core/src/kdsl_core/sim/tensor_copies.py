@@ -71,13 +71,29 @@ class TensorCopies:
         barriers = flat(issue, barrier)
         masks = None if multicast is None else flat(issue, multicast)
         for known, at in self._by_map(issue, tensor_map):
-            part = issue.take(at)
-            pieces = self._box_pieces(known, part, starts[at], moved[at] if offsets else None)
-            amount = np.full(part.address.size, box_bytes(known.shape))
-            self._count("tma_load", pieces, amount, issue.pc)
-            data = self._fetch(part, pieces, fill_piece(known.shape, pieces.size))
-            mask = None if masks is None else masks[at]
-            self._deliver(part, pieces, data, barriers[at], amount, mask)
+            self.load_boxes(
+                known, issue.take(at), starts[at], moved[at] if offsets else None, barriers[at],
+                None if masks is None else masks[at],
+            )  # fmt: skip
+
+    def load_boxes(
+        self,
+        known: TensorMap,
+        issue: Access,
+        starts: Array,
+        moved: Array | None,
+        barrier: Array,
+        mask: Array | None,
+    ) -> None:
+        """Load a box of one map for each issuing thread.
+
+        Shapes: `starts` (L, rank), `moved` (L, rank − 2) of im2col, `barrier` and `mask` (L,).
+        """
+        pieces = self._box_pieces(known, issue, starts, moved)
+        amount = np.full(issue.address.size, box_bytes(known.shape))
+        self._count("tma_load", pieces, amount, issue.pc)
+        data = self._fetch(issue, pieces, fill_piece(known.shape, pieces.size))
+        self._deliver(issue, pieces, data, barrier, amount, mask)
 
     def tensor_store(
         self, tensor_map: Array, coordinates: list[Array], source: Array, *, reduce: str | None
@@ -263,7 +279,7 @@ class TensorCopies:
         mask: Array | None,
     ) -> None:
         """Write to shared memory of each block that receives it, and complete at its barrier."""
-        for rank, which in _receivers(mask, amount.size):
+        for rank, which in receivers(mask, amount.size):
             part, bytes_there, there = pieces, data, barrier
             if not which.all():
                 chosen = which[pieces.owner]
@@ -321,7 +337,7 @@ class TensorCopies:
             self._reporter.at_thread(code, issue.pc, row, lane, text, fix=fix)
 
 
-def _receivers(mask: Array | None, count: int) -> Iterator[tuple[int | None, Array]]:
+def receivers(mask: Array | None, count: int) -> Iterator[tuple[int | None, Array]]:
     """Each block that receives copies, with the issuing threads, bool (count,), that send to it.
 
     Rank None stands for the block that the destination itself names.
