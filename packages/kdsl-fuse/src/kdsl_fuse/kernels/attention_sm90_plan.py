@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import kdsl_core as kd
 from kdsl_core.lang.arguments import ArrayFacts, facts_of
 from kdsl_fuse import arrays
 from kdsl_fuse.kernels.attention_sm90 import attention_sm90
-from kdsl_fuse.kernels.attention_sm90_config import LAYOUTS, MOST_DIM, ROWS, AttentionConfig
+from kdsl_fuse.kernels.attention_sm90_config import (
+    LAYOUTS,
+    MOST_DIM,
+    ROWS,
+    AttentionConfig,
+    check_names,
+)
 from kdsl_fuse.kernels.gemm_sm90_plan import MULTIPROCESSORS
 from kdsl_fuse.strided import Strided
 
@@ -54,6 +61,9 @@ class AttentionPlan:
     config: AttentionConfig
     multiprocessors: int = MULTIPROCESSORS
 
+    kernel: ClassVar = attention_sm90
+    overlap: ClassVar = True  # with the launch before
+
     def __str__(self) -> str:
         c = self.config
         words = [f"{c.rows}x{c.columns}x{c.dim}", "s{}+{}".format(*c.stages), c.mask or "full"]
@@ -77,7 +87,9 @@ class AttentionPlan:
     @cached_property
     def launch(self) -> Any:
         """The kernel with grid and block, waiting for arguments."""
-        return attention_sm90.configure(grid=self.grid, block=self.config.threads, overlap=True)
+        return self.kernel.configure(
+            grid=self.grid, block=self.config.threads, overlap=self.overlap
+        )
 
     def run(self, q: Any, k: Any, v: Any, out: Any, *bias: Any, scale: float) -> None:
         """Write `out`, on the arrays' current stream; a bias has all scores' shape."""
@@ -136,6 +148,22 @@ def attention(
     multiples of 16 bytes.
     Raises: ArgumentError K951 and K953 … K957.
     """
+    return attention_by(choose, q, k, v, out, causal=causal, scale=scale, bias=bias, layout=layout)
+
+
+def attention_by(
+    choose: Callable[..., Any],
+    q: Any,
+    k: Any,
+    v: Any,
+    out: Any,
+    *,
+    causal: bool | str,
+    scale: float | None,
+    bias: Any,
+    layout: str,
+) -> Any:
+    """`attention` by the plan that `choose(problem, mask, layout, biased=…)` gives."""
     mask = "top-left" if causal is True else (causal or None)
     problem = problem_of(q, k, v, layout)
     if out is None:
@@ -159,8 +187,7 @@ def attention(
 
 def problem_of(q: Any, k: Any, v: Any, layout: str = "bshd") -> AttentionProblem:
     """The sizes of operands, once they fit together."""
-    if layout not in LAYOUTS:
-        AttentionConfig(16, 16, layout=layout)  # refuses it
+    check_names(None, layout)
     facts = [facts_of(x, name) for name, x in (("q", q), ("k", k), ("v", v))]
     shapes = [tuple(f.shape) for f in facts]
     if any(len(shape) != 4 for shape in shapes):
