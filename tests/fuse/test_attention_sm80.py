@@ -56,6 +56,8 @@ CONFIGS = {
     "more stages than blocks": replace(SMALL, columns=128, stages=6),
     "one warp": replace(SMALL, warps=1),
     "eight warps": replace(SMALL, warps=8),
+    "two strips": replace(SMALL, strips=2),
+    "two strips in shared memory": replace(SMALL, dim=128, columns=16, warps=2, strips=2),
     "narrow": replace(SMALL, columns=16),
     "no power of two": replace(SMALL, columns=48),
     "short panels": replace(SMALL, dim=80, columns=64),
@@ -79,16 +81,18 @@ def test_lengths(queries: int, keys: int, mask: str | None) -> None:
 
 
 @pytest.mark.parametrize("dim", (8, 40, 64, 80, 96, 128, 192, 256))
-def test_dimensions(dim: int) -> None:
+@pytest.mark.parametrize("biased", (False, True))
+def test_dimensions(dim: int, biased: bool) -> None:
     """Heads of every configuration that is chosen, those between filled up with zeros."""
     problem = AttentionProblem(1, 1, 1, 70, 90, dim)
-    simulated(choose(problem, "top-left").config, problem)
+    bias = np.linspace(-1, 1, 6300, dtype=np.float32).reshape(1, 1, 70, 90) if biased else None
+    simulated(choose(problem, "top-left", biased=biased).config, problem, bias=bias)
 
 
 @pytest.mark.parametrize("dim", DIMS)
 def test_memory(dim: int) -> None:
     """Of what is chosen: shared memory takes no wavefront too many, global memory no sector."""
-    problem = AttentionProblem(1, 1, 1, 64, 128, dim)
+    problem = AttentionProblem(1, 1, 1, 128, 128, dim)
     profile = simulated(choose(problem).config, problem).profile
     assert (profile.bank_conflicts, profile.sector_efficiency) == (0, 1.0)
 
@@ -177,8 +181,10 @@ def test_bad_input(name: str) -> None:
 def test_plan() -> None:
     """A block for each tile of queries; heads together are those that L2 holds."""
     plan = choose(AttentionProblem(2, 8, 2, 300, 512, 128), "bottom-right")
-    assert (plan.grid, plan.together) == (2 * 8 * 5, 128 * 4)
-    assert str(plan) == "64x64x128 s2 bottom-right"
+    assert (plan.grid, plan.together) == (2 * 8 * 3, 128 * 4)
+    assert str(plan) == "128x64x128 s2 4 warps bottom-right"
+    assert choose(plan.problem, biased=True).grid == 2 * 8 * 5
+    assert choose(replace(plan.problem, queries=64)).config.strips == 1
 
 
 BIASES: dict[str, str | None] = {"plain": None, "f32": "f32", "boolean": "boolean"}
@@ -190,7 +196,8 @@ def test_assembles_without_spills(target: str, dim: int, mask: str | None, bias:
     """What is chosen keeps to registers and to the target's shared memory, also with a bias."""
     from kdsl_runtime.assemble import assemble
 
-    config = choose(AttentionProblem(2, 16, 16, 4096, 4096, dim), mask).config
+    problem = AttentionProblem(2, 16, 16, 4096, 4096, dim)
+    config = choose(problem, mask, biased=BIASES[bias] is not None).config
     operand = kd.spec("bf16", (2, 4096, 16, dim))
     extras = [kd.spec(BIASES[bias], (2, 16, 4096, 4096))] if BIASES[bias] else []
     module = attention_sm80.module(

@@ -91,7 +91,7 @@ def attentions() -> dict[str, Launch]:
             Sm80AttentionConfig(32, 16, warps=2), AttentionProblem(1, 2, 1, 42, 72, 24)
         ),
         "attention80/four stages, causal": attention80(
-            Sm80AttentionConfig(32, 16, warps=2, stages=4, mask="top-left"),
+            Sm80AttentionConfig(32, 16, warps=2, strips=2, stages=4, mask="top-left"),
             AttentionProblem(1, 1, 1, 70, 90, 32),
         ),
         "attention80/bias, bottom-right": attention80(

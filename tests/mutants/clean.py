@@ -226,7 +226,8 @@ def _drawn_attention(rng: random.Random) -> dict[str, Any]:
 def _drawn_attention80(rng: random.Random) -> dict[str, Any]:
     key_heads = rng.randint(1, 2)
     config = Sm80AttentionConfig(
-        16 * rng.randint(1, 6), 16 * rng.randint(1, 4), rng.choice((1, 2, 4)), rng.randint(2, 5),
+        16 * rng.randint(1, 6), 16 * rng.randint(1, 4), rng.choice((1, 2, 4)),
+        rng.randint(1, 2), rng.randint(2, 5),
         rng.choice((None, "top-left", "bottom-right")), rng.choice(("bshd", "bhsd")),
     )  # fmt: skip
     problem = AttentionProblem(

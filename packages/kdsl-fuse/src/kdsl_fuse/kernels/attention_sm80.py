@@ -18,27 +18,28 @@ import kdsl_core as kd
 from kdsl_core.dtypes import DType
 from kdsl_fuse.kernels.attention_scores import Scores, scale_rows
 from kdsl_fuse.kernels.attention_sm90_config import LAYOUTS, MOST_DIM, check_names
-from kdsl_fuse.kernels.attention_sm90_work import Work
+from kdsl_fuse.kernels.attention_sm90_work import Tile, Work
 from kdsl_fuse.kernels.head_tiles import HeadTiles, head_rows, turned
 
 WARP = 32
-ROWS = 16  # of queries, for each warp
+ROWS = 16  # of queries that a warp multiplies at a time
 STEP = 16  # elements that one instruction multiplies
-HELD_DIM = 128  # up to which a warp's queries stay in registers
+HELD = 128  # elements of a warp's rows up to which queries stay in registers
 
 
 @dataclass(frozen=True)
 class Sm80AttentionConfig:
     """How a block computes its tile.
 
-    `dim` elements of each head are multiplied, zeros behind those that there are. `warps` take 16
-    queries each; `columns` keys come at a time, and their values, through `stages` of shared memory
-    that both share by turns. `mask` and `layout` are those of `AttentionConfig`.
+    `dim` elements of each head are multiplied, zeros behind those that there are. `warps` take
+    `strips` of 16 queries each; `columns` keys come at a time, and their values, through `stages`
+    of shared memory that both share by turns. `mask` and `layout` are those of `AttentionConfig`.
     """
 
     dim: int
     columns: int
     warps: int = 4
+    strips: int = 1
     stages: int = 2
     mask: str | None = None
     layout: str = "bshd"
@@ -46,10 +47,11 @@ class Sm80AttentionConfig:
     def __post_init__(self) -> None:
         shape = self.dim % STEP == 0 and STEP <= self.dim <= MOST_DIM
         shape = shape and self.columns % STEP == 0 and self.columns >= STEP
-        if not shape or self.warps not in (1, 2, 4, 8) or self.stages < 2:
+        if not shape or self.warps not in (1, 2, 4, 8) or self.strips < 1 or self.stages < 2:
             raise kd.ArgumentError(
                 f"heads have a multiple of {STEP} elements up to {MOST_DIM}, keys come by a "
-                f"multiple of {STEP}, for 1, 2, 4 or 8 warps in 2 stages or more, got {self}",
+                f"multiple of {STEP} in 2 stages or more, for 1, 2, 4 or 8 warps of 1 strip or "
+                f"more, got {self}",
                 code="K950",
                 fix="take what `choose` gives as an example",
             )
@@ -58,7 +60,7 @@ class Sm80AttentionConfig:
     @property
     def rows(self) -> int:
         """Queries of a tile."""
-        return ROWS * self.warps
+        return ROWS * self.warps * self.strips
 
     @property
     def threads(self) -> int:
@@ -69,7 +71,7 @@ class Sm80AttentionConfig:
         """The instruction over the block's warps, one behind the other along the queries."""
         name = "BF16BF16" if dtype is kd.bf16 else "F16F16"
         atom = getattr(kd.atoms, f"SM80_16x8x16_F32{name}F32_TN")
-        return kd.tiled_mma(atom, (self.warps, 1), permutation=(self.rows, STEP))
+        return kd.tiled_mma(atom, (self.warps, 1), permutation=(ROWS * self.warps, STEP))
 
 
 @kd.kernel(min_blocks_per_sm=1)
@@ -109,11 +111,10 @@ def attend(warps, ring, tile):
     ring.begin()  # the first copies bring the queries, too
     warps.begin()
     for block in kd.range(tile.blocks):
-        origin = tile.row, block * warps.config.columns
         warps.multiply_keys(ring.turn(block, 0))
-        warps.scores.add_bias(origin, tile)
+        warps.add_bias(tile, block)
         if block >= tile.whole:
-            warps.scores.hide_unseen(origin, tile)
+            warps.hide_unseen(tile, block)
         warps.weigh()
         warps.add_values(ring.turn(block, 1))
 
@@ -159,7 +160,7 @@ def load_existing(load, block, blocks, slot):
 
 
 class Warps:
-    """The block's warps with 16 queries each: operands, scores, weights, and sums of values."""
+    """The block's warps with their queries: operands, scores, weights, and sums of values."""
 
     def __init__(self, config: Any, queries: Any, ring: Any, scale: Any, bias: Any) -> None:
         self.config, self.queries = config, queries
@@ -168,19 +169,23 @@ class Warps:
         self.read_q = kd.collective.FragmentLoader("A", mma, queries, 1, thread)
         self.read_k = kd.collective.FragmentLoader("B", mma, ring, 1, thread)
         self.read_v = kd.collective.FragmentLoader("B", mma, turned(ring), 0, thread)
-        held = config.dim // STEP if config.dim <= HELD_DIM else 1
+        held = config.dim // STEP if config.dim * config.strips <= HELD else 1
         self.q = [mma.make_fragment_A((config.rows, STEP)) for _ in range(held)]
         self.k = mma.make_fragment_B((config.columns, STEP))
         self.v = mma.make_fragment_B((config.dim, STEP))
         self.products = mma.make_fragment_C((config.rows, config.columns))
         self.weights = mma.make_fragment_A((config.rows, config.columns))
         self.sums = mma.make_fragment_C((config.rows, config.dim))
-        self.scores = Scores(config, self.products, thread, scale, bias)
+        self.scores = [  # of each strip
+            Scores(config, self.products[None, strip, None], thread, scale, bias)
+            for strip in range(config.strips)
+        ]
 
     def begin(self) -> None:
         """Nothing is summed; queries go to registers where these suffice."""
         self.sums.fill(0.0)
-        self.scores.softmax.begin()
+        for scores in self.scores:
+            scores.softmax.begin()
         if len(self.q) > 1:
             kd.cp_async_wait(self.config.stages - 2)
             kd.sync_threads()
@@ -196,10 +201,26 @@ class Warps:
             self.read_k.load(self.k, step, slot)
             kd.gemm(self.mma, self.q[step % len(self.q)], self.k, self.products)
 
+    def add_bias(self, tile: Tile, block: Any) -> None:
+        """scores = scores · scale + bias, where there is one, for a block of keys."""
+        for strip, scores in enumerate(self.scores):
+            scores.add_bias(self._origin(tile, block, strip), tile)
+
+    def hide_unseen(self, tile: Tile, block: Any) -> None:
+        """Hide the scores of keys of a block that do not exist or that the mask hides."""
+        for strip, scores in enumerate(self.scores):
+            scores.hide_unseen(self._origin(tile, block, strip), tile)
+
+    def _origin(self, tile: Tile, block: Any, strip: int) -> tuple[Any, Any]:
+        """The first query of all warps' strips of a number, and the first key of a block."""
+        config = self.config
+        return tile.row + strip * ROWS * config.warps, block * config.columns
+
     def weigh(self) -> None:
         """Turn scores into weights, and correct the sums so far."""
-        scale_rows(self.sums, self.scores.softmax.update(self.products))
-        kd.convert_fragment(self.products, self.weights)
+        for strip, scores in enumerate(self.scores):
+            scale_rows(self.sums[None, strip, None], scores.softmax.update(scores.fragment))
+            kd.convert_fragment(scores.fragment, self.weights[None, strip, None])
 
     def add_values(self, slot: Any) -> None:
         """sums += weights · values."""
@@ -209,7 +230,8 @@ class Warps:
 
     def deposit(self) -> None:
         """Write results where the warp's queries were."""
-        scale_rows(self.sums, self.scores.softmax.reciprocals())
+        for strip, scores in enumerate(self.scores):
+            scale_rows(self.sums[None, strip, None], scores.softmax.reciprocals())
         results = kd.rmem(self.queries.dtype, kd.Layout(self.sums.shape))
         kd.convert_fragment(self.sums, results)
         part = self.mma.get_slice(self.thread).partition_C(self.queries[..., 0])

@@ -5,19 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from kdsl_fuse.kernels.attention_sm80 import Sm80AttentionConfig, attention_sm80
+from kdsl_fuse.kernels.attention_sm80 import ROWS, Sm80AttentionConfig, attention_sm80
 from kdsl_fuse.kernels.attention_sm90_config import MOST_DIM
 from kdsl_fuse.kernels.attention_sm90_plan import AttentionPlan, AttentionProblem, attention_by
 
-# Elements of a head ↦ keys of a tile, stages: what leaves registers and shared memory for two
-# blocks on a multiprocessor of an A100.
+WARPS = 4  # of a block
+# Elements of a head ↦ keys of a tile, stages, strips of a warp: what has registers enough, and
+# leaves shared memory for two blocks on a multiprocessor of an A100.
 _TILES = {
-    32: (64, 4),
-    64: (64, 4),
-    96: (64, 3),
-    128: (64, 2),
-    192: (64, 2),
-    MOST_DIM: (32, 2),
+    32: (64, 4, 2),
+    64: (64, 4, 2),
+    96: (64, 3, 2),
+    128: (64, 2, 2),
+    192: (64, 2, 1),
+    MOST_DIM: (32, 2, 1),
 }
 
 
@@ -32,7 +33,8 @@ class Sm80AttentionPlan(AttentionPlan):
 
     def __str__(self) -> str:
         c = self.config
-        return f"{c.rows}x{c.columns}x{c.dim} s{c.stages} {c.mask or 'full'}"
+        tile = f"{c.rows}x{c.columns}x{c.dim}"
+        return f"{tile} s{c.stages} {c.warps} warps {c.mask or 'full'}"
 
     @property
     def grid(self) -> int:
@@ -48,10 +50,15 @@ def choose(
     *,
     biased: bool = False,
 ) -> Sm80AttentionPlan:
-    """The plan for the sizes, which is the same with a bias (`biased`) and without."""
+    """The plan for the sizes: of two strips a warp reads keys and values half as often as of one.
+
+    A bias that is added to the scores (`biased`) takes the registers of the second one.
+    """
     dim = next(width for width in _TILES if width >= problem.dim)
-    columns, stages = _TILES[dim]
-    config = Sm80AttentionConfig(dim, columns, stages=stages, mask=mask, layout=layout)
+    columns, stages, strips = _TILES[dim]
+    if biased or problem.queries <= ROWS * WARPS:
+        strips = 1
+    config = Sm80AttentionConfig(dim, columns, WARPS, strips, stages, mask, layout)
     return Sm80AttentionPlan(problem, config)
 
 
