@@ -20,6 +20,7 @@ from kdsl_fuse.kernels.attention_sm90_plan import AttentionProblem
 SMALL = Sm80AttentionConfig(64, 32)
 PROBLEM = AttentionProblem(batch=1, heads=2, key_heads=2, queries=130, keys=200, dim=64)
 DIMS = (32, 64, 96, 128, 192, 256)
+TARGETS = ("sm_80", "sm_89", "sm_90a", "sm_120")
 
 
 def simulated(
@@ -190,8 +191,7 @@ def test_plan() -> None:
 BIASES: dict[str, str | None] = {"plain": None, "f32": "f32", "boolean": "boolean"}
 
 
-@pytest.mark.parametrize("target", ("sm_80", "sm_89", "sm_90a", "sm_120"))
-@pytest.mark.parametrize("dim, mask, bias", combined(DIMS, MASKS, [*BIASES]))
+@pytest.mark.parametrize("target, dim, mask, bias", combined(TARGETS, DIMS, MASKS, [*BIASES]))
 def test_assembles_without_spills(target: str, dim: int, mask: str | None, bias: str) -> None:
     """What is chosen keeps to registers and to the target's shared memory, also with a bias."""
     from kdsl_runtime.assemble import assemble
