@@ -2,10 +2,10 @@
 
     python3 benchmarks/gpu/attention.py --seconds 95
 
-The shapes are `attention.forward` of benchmarks/shapes.toml, in bf16 of normal numbers, laid out
-(batch, sequence, heads, dimension). Each side is checked against f64 at sampled queries, then timed
-as CUDA graphs over rotating buffers. The ratio is the fastest of the others over the fastest
-of kdsl's.
+The shapes are `attention.forward` and `.decode` of benchmarks/shapes.toml, in bf16 of normal
+numbers, laid out (batch, sequence, heads, dimension). Each side is checked against f64 at sampled
+queries, then timed as CUDA graphs over rotating buffers. The ratio is the fastest of the others
+over the fastest of kdsl's.
 """
 
 from __future__ import annotations
@@ -191,7 +191,8 @@ def main() -> None:
     words.add_argument("--seconds-per-shape", type=float, default=1.5)
     words.add_argument("--seconds", type=float, default=95.0, help="no shape is begun behind it")
     options = words.parse_args()
-    rows = tomllib.loads(SHAPES_FILE.read_text())["attention"]["forward"]
+    shapes = tomllib.loads(SHAPES_FILE.read_text())["attention"]
+    rows = [*shapes["forward"], *shapes["decode"]]
     cases = [Case.of(row) for i, row in enumerate(rows) if i in (options.cases or range(len(rows)))]
     run(cases, partial(measure, options=options), options.seconds, "attention")
 

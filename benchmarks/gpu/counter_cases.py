@@ -71,6 +71,33 @@ def shared_vectors(y: kd.Tensor["f32", "n"], width: kd.Static, step: kd.Static, 
 
 
 @kd.kernel
+def shared_picks(y: kd.Tensor["f32", "n"], width: kd.Static):
+    """Vectors of `width` words, of which lanes read the same ones in other ways on each line."""
+    t = kd.thread_idx()[0]
+    tile = kd.smem(kd.f32, 32 * width, align=16)
+    held = kd.rmem(kd.f32, kd.Layout(width)).fill(1.0)
+    kd.copy(held, tile.with_layout(kd.Layout(width), t * width))
+    kd.sync_threads()
+    found = [
+        tile.load_vector(t // 2 * width, width, None),  # the next lane's, too
+        tile.load_vector((t // 4 * 2 + t % 2) * width, width, None),  # that of the lane two further
+        tile.load_vector((t // 8 * 4 + t % 4) * width, width, None),  # four further
+        tile.load_vector(t % 16 * width, width, None),  # that of the other half
+        tile.load_vector(kd.where(t < 16, t // 2, t) * width, width, None),  # pairs in one half
+        tile.load_vector(kd.where(t == 1, 31, t // 2) * width, width, None),  # pairs but for one
+        tile.load_vector(t * width, width, t % 2 == 0),  # every other lane
+        tile.load_vector(t * width, width, t < 16),  # half of the lanes
+        tile.load_vector(t // 2 * width, width, t < 16),  # pairs in half of the lanes
+        tile.load_vector(kd.where(t < 16, t // 4 * 2 + t % 2, t // 2) * width, width, None),  # both
+    ]
+    total = 0.0
+    for vector in found:
+        for value in vector:
+            total = total + value
+    y[t] = total
+
+
+@kd.kernel
 def wide_loads(x: kd.Tensor["f32", "n"], y: kd.Tensor["f32", "n"], spread: kd.Static):
     """Each lane reads 16 bytes: all the same, or each quarter of a warp some of every line."""
     t = kd.thread_idx()[0]
@@ -165,6 +192,11 @@ def vectors(width: int, step: int, group: int) -> Case:
     return Case(shared_vectors, 1, 32, (np.zeros(32, np.float32),), sizes)
 
 
+def picks(width: int) -> Case:
+    """One warp's loads of vectors that lanes share."""
+    return Case(shared_picks, 1, 32, (np.zeros(32, np.float32),), {"width": width})
+
+
 def transpose(swizzle: bool) -> Case:
     """Through shared memory, with or without conflicts."""
     x = floats(128, 128)
@@ -250,6 +282,8 @@ CASES: dict[str, Callable[[], Case]] = {
             (128, "MN", "shared"),
         )
     },
+    "picks_8": lambda: picks(2),
+    "picks_16": lambda: picks(4),
     **{
         f"vectors_{width * 4}_step{step}_group{group}": lambda w=width, s=step, g=group: vectors(
             w, s, g

@@ -43,6 +43,20 @@ def row_wise(
     return Operation(name, given, chosen, theirs, traffic, program)
 
 
+def layer_norm_case(name: str, theirs: Any, traffic: int, **options: bool) -> Operation:
+    """LayerNorm with weight and bias, in one phase where rows are taken in turns."""
+    held, in_turns = (
+        row_programs.norm(EPS, centred=True, bias=True, online=online, **options)
+        for online in (False, True)
+    )
+
+    def plan(outputs: list[Any], inputs: list[Any]) -> Any:
+        return rows_plan.choose(held, *outputs, *inputs, in_turns=in_turns)
+
+    given = with_weights(2, residual=bool(options))
+    return row_wise(name, given, held, theirs, traffic, plan)
+
+
 def full(rows: int, columns: int, dtype: Any) -> Any:
     """Random normal numbers."""
     return torch.randn(rows, columns, dtype=dtype, device="cuda")
@@ -183,10 +197,9 @@ OPERATIONS = {
                  lambda x, w: functional.rms_norm(x, x.shape[-1:], w, EPS), 2),
         row_wise("add_rms_norm", with_weights(1, residual=True),
                  row_programs.norm(EPS, centred=False, residual=True, total=True), add_norm, 4),
-        row_wise("layer_norm", with_weights(2), row_programs.norm(EPS, centred=True, bias=True),
-                 lambda x, w, b: functional.layer_norm(x, x.shape[-1:], w, b, EPS), 2),
-        row_wise("add_layer_norm", with_weights(2, residual=True), row_programs.norm(
-            EPS, centred=True, bias=True, residual=True, total=True), add_layer_norm, 4),
+        layer_norm_case(
+            "layer_norm", lambda x, w, b: functional.layer_norm(x, x.shape[-1:], w, b, EPS), 2),
+        layer_norm_case("add_layer_norm", add_layer_norm, 4, residual=True, total=True),
         row_wise("cross_entropy", with_labels,
                  row_programs.cross_entropy(fast=True, ignore_index=IGNORED), losses, 1,
                  lambda outputs, inputs: row_ops.cross_entropy_plan(*inputs, *outputs, IGNORED)),

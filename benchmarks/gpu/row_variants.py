@@ -8,7 +8,8 @@ from typing import Any
 from row_cases import Operation, Pointwise, with_config
 
 from kdsl_fuse.kernels.rows import RowConfig
-from kdsl_fuse.kernels.rows_plan import RowsPlan, staged_by
+from kdsl_fuse.kernels.rows_plan import RowsPlan
+from kdsl_fuse.kernels.rows_sharing import staged_by
 
 CACHES = {
     "load cs": {"load": "cs"}, "store cs": {"store": "cs"},
@@ -17,8 +18,9 @@ CACHES = {
 }  # fmt: skip
 MOST_THREADS, MOST_BLOCKS = 1024, 8
 CHANGES = {  # factors of lanes, vectors, cluster
-    "lanes x2": (2, 0.5, 1), "lanes /2": (0.5, 2, 1), "cluster x2": (0.5, 1, 2),
-    "cluster x2 deep": (0.25, 2, 2), "cluster x2 flat": (1, 0.5, 2), "cluster /2": (2, 1, 0.5),
+    "lanes x2": (2, 0.5, 1), "lanes x4": (4, 0.25, 1), "lanes /2": (0.5, 2, 1),
+    "cluster x2": (0.5, 1, 2), "cluster x2 deep": (0.25, 2, 2), "cluster x2 flat": (1, 0.5, 2),
+    "cluster /2": (2, 1, 0.5),
 }  # fmt: skip
 STAGED = (  # lanes, vectors, factor of the cluster, blocks that share a multiprocessor
     (512, 2, 1, 3), (512, 1, 1, 2), (512, 2, 2, 3), (512, 1, 1, 3), (256, 4, 1, 3), (256, 2, 2, 6),

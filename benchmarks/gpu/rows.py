@@ -2,10 +2,12 @@
 
     python3 benchmarks/gpu/rows.py --seconds 150 --json results/gpu/rows.json
 
+The shapes are `rowwise` of benchmarks/shapes.toml, then arrays of `--bytes` for the operations
+beside those four; `--columns` asks for such arrays only.
 All sides of a case run by turns, as CUDA graphs over buffers that the L2 cache cannot hold; figures
 are medians. Every side is first checked against f32 in PyTorch. Shares are of the bandwidth that a
 copy of 1 GiB reaches; a copy of as many bytes as the case runs beside it, as its start and its end
-weigh more. Where rows are staged, plans that hold them are timed as well ("held").
+weigh more. Where rows are staged, `--held` times plans that hold them as well.
 `--tune` tries other configurations of ours (`few` or `all`), and times the fastest of them beside
 the chosen one.
 """
@@ -17,6 +19,7 @@ import gc
 import json
 import os
 import time
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,24 +29,21 @@ import timing
 import torch
 import triton_peers
 from row_cases import EPS, OPERATIONS, Operation
+from shapes import SHAPES_FILE, buffer_sets
 
 from kdsl_core.errors import KdslError
 from kdsl_fuse.kernels import rows_plan
 
-COLUMNS = (128, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
-FEW_COLUMNS = (256, 1024, 8192, 32768, 131072)
-OWN_COLUMNS = {
-    "softmax": COLUMNS,
-    "rms_norm": COLUMNS,
-    "cross_entropy": (1024, 32768, 131072),
+QUOTED = ("rms_norm", "layer_norm", "softmax", "cross_entropy")  # at the shapes of the file
+OWN_COLUMNS = {  # of the others, arrays of so many bytes
     "sum": (1024, 131072),
     "column_sum": (1024, 32768),
-    "add_layer_norm": (1024, 8192, 32768, 131072),
+    "add_rms_norm": (1024, 8192, 131072),
+    "add_layer_norm": (1024, 8192, 131072),
     **dict.fromkeys(("log_softmax", "max", "pointwise10", "copy"), (8192,)),
 }
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 TOTAL_BYTES = 1 << 27  # of one array of the full shape
-SETS = 2
 GRAPH_SECONDS = 1.5e-3  # of launches in a row: their events cost some microseconds
 POINTWISE = ("pointwise10", "copy")  # whose columns do not matter
 BOUNDS = {torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10, torch.float32: 1e-5}
@@ -56,10 +56,12 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     words = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     words.add_argument("--ops", nargs="+", choices=OPERATIONS, default=list(OPERATIONS))
-    words.add_argument("--columns", nargs="+", type=int, help="instead of the usual ones")
+    words.add_argument("--shapes", nargs="+", metavar="ROWSxCOLUMNS", help="instead of the file's")
+    words.add_argument("--columns", nargs="+", type=int, help="of arrays of --bytes")
     words.add_argument("--dtype", choices=DTYPES, default="bf16")
     words.add_argument("--bytes", type=int, default=TOTAL_BYTES, help="of one array")
     words.add_argument("--tune", choices=("few", "all"), help="try other configurations as well")
+    words.add_argument("--held", action="store_true", help="time held rows beside staged ones")
     words.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
     words.add_argument("--seconds-per-case", type=float, default=0.15)
     words.add_argument("--seconds", type=float, default=150.0, help="for the whole run")
@@ -68,19 +70,23 @@ def parser() -> argparse.ArgumentParser:
     return words
 
 
-def cases(options: argparse.Namespace) -> Iterator[tuple[Operation, int]]:
-    """Operations and columns: as asked for, or widely spaced columns of all operations first."""
+def cases(options: argparse.Namespace) -> Iterator[tuple[Operation, int, int]]:
+    """Operations with rows and columns."""
+    size = DTYPES[options.dtype].itemsize
     if options.columns:
-        for name in (x for x in options.ops if x in POINTWISE):
-            yield OPERATIONS[name], OWN_COLUMNS[name][0]
-        for n in options.columns:
-            for name in (x for x in options.ops if x not in POINTWISE):
-                yield OPERATIONS[name], n
-        return
-    wanted = [(name, n) for name in options.ops for n in OWN_COLUMNS.get(name, FEW_COLUMNS)]
-    first = [x for x in wanted if x[1] in FEW_COLUMNS or x[0] not in ("softmax", "rms_norm")]
-    for name, n in [*first, *(x for x in wanted if x not in first)]:
-        yield OPERATIONS[name], n
+        others = {name: options.columns for name in options.ops if name not in POINTWISE}
+        others |= {name: OWN_COLUMNS[name] for name in options.ops if name in POINTWISE}
+    else:
+        shapes = tomllib.loads(SHAPES_FILE.read_text())["rowwise"]["shapes"]
+        if options.shapes:
+            shapes = [map(int, shape.split("x")) for shape in options.shapes]
+        for rows, columns in shapes:
+            for name in (x for x in QUOTED if x in options.ops):
+                yield OPERATIONS[name], rows, columns
+        others = {name: OWN_COLUMNS[name] for name in options.ops if name not in QUOTED}
+    for name, widths in others.items():
+        for columns in widths:
+            yield OPERATIONS[name], max(options.bytes // (columns * size), 1), columns
 
 
 def ours(plan: Any, sets: Sets) -> timing.Launch:
@@ -103,12 +109,13 @@ def theirs(function: Any, sets: Sets) -> timing.Launch:
     return launch
 
 
-def copying(size: int) -> timing.Launch:
-    """A copy, by a kernel, that reads and writes `size` bytes in all; there and back by turns."""
-    pair = [torch.randn(size // 8, device="cuda"), torch.empty(size // 8, device="cuda")]
+def copying(size: int, sets: int) -> timing.Launch:
+    """A copy, by a kernel, that reads and writes `size` bytes in all, from array to array."""
+    arrays = [torch.randn(size // 8, device="cuda") for _ in range(2 * sets)]
 
     def launch(i: int) -> Any:
-        return torch.mul(pair[i % 2], 1.0, out=pair[(i + 1) % 2])
+        start = 2 * (i % sets)
+        return torch.mul(arrays[start], 1.0, out=arrays[start + 1])
 
     return launch
 
@@ -151,19 +158,18 @@ def tuned(found: dict[str, Any], sets: Sets, reference: list[Any]) -> tuple[dict
     return times, best
 
 
-def measured(op: Operation, n: int, options: argparse.Namespace) -> dict[str, Any]:
-    """One case: errors and times of all sides."""
+def measured(op: Operation, m: int, n: int, options: argparse.Namespace) -> dict[str, Any]:
+    """One case of m rows and n columns: errors and times of all sides."""
     dtype = DTYPES[options.dtype]
-    height = max(options.bytes // (n * dtype.itemsize), 1)
-    sets: Sets = [op.given(height, n, dtype) for _ in range(SETS)]
+    size = op.traffic * m * n * dtype.itemsize
+    sets: Sets = [op.given(m, n, dtype) for _ in range(buffer_sets(size, least=2))]
     reference = reference_of(op, sets[0][1])
-    size = op.traffic * height * n * dtype.itemsize
-    record: dict[str, Any] = {"op": op.name, "rows": height, "columns": n, "bytes": size}
+    record: dict[str, Any] = {"op": op.name, "rows": m, "columns": n, "bytes": size}
     record |= {"dtype": options.dtype, "errors": {}, "failures": {}, "sides": {}}
     plan = op.plan(*sets[0])
     record["config"] = str(plan.config)
     launches = {"kdsl": ours(plan, sets), "eager": theirs(op.torch, sets)}
-    if op.program and plan.config.staged:
+    if options.held and op.program and plan.config.staged:
         held = rows_plan.choose(op.program, *sets[0][0], *sets[0][1], staging=False)
         launches["held"] = ours(held, sets)
     if not options.no_compile:
@@ -177,7 +183,7 @@ def measured(op: Operation, n: int, options: argparse.Namespace) -> dict[str, An
             record["best"], launches["best"] = best[1], ours(best[2], sets)
     sides = {}
     if op.traffic > 1:
-        sides["copy"] = timing.prepared(copying(size), len(sets), GRAPH_SECONDS)
+        sides["copy"] = timing.prepared(copying(size, len(sets)), len(sets), GRAPH_SECONDS)
     for name, launch in launches.items():
         try:
             results = launch(0)
@@ -238,14 +244,14 @@ def main() -> None:
     copy = timing.copy_bandwidth()
     facts = timing.device_record()
     records, left = [], []
-    for op, n in cases(options):
+    for op, m, n in cases(options):
         if time.monotonic() > end:
-            left.append(f"{op.name} {n}")
+            left.append(f"{op.name} {m}x{n}")
             continue
         try:
-            record = measured(op, n, options)
+            record = measured(op, m, n, options)
         except FAILURES as problem:
-            record = {"op": op.name, "rows": 0, "columns": n, "sides": {}, "failures": {}}
+            record = {"op": op.name, "rows": m, "columns": n, "sides": {}, "failures": {}}
             record["error"] = f"{type(problem).__name__}: {problem}"[:400]
         records.append(record)
         print(line(record, copy), flush=True)

@@ -49,13 +49,14 @@ def summary(samples: list[float]) -> Times:
 
 @dataclass(frozen=True)
 class Side:
-    """A CUDA graph of `launches` launches over all buffer sets.
+    """A CUDA graph of `launches` launches over all buffer sets; `launch` is kept for its buffers.
 
     With `lead_in` an untimed replay goes first: the host enqueues the timed one meanwhile, so that
     its own time to do so is not measured.
     """
 
     graph: Any
+    launch: Launch
     launches: int
     lead_in: bool = True
 
@@ -77,7 +78,7 @@ def captured(launch: Launch, launches: int, lead_in: bool = True) -> Side:
     with torch.cuda.graph(graph):
         for i in range(launches):
             launch(i)
-    return Side(graph, launches, lead_in)
+    return Side(graph, launch, launches, lead_in)
 
 
 def warmed(launch: Launch, sets: int) -> None:

@@ -156,6 +156,17 @@ def test_function(layout: str) -> None:
     assert_close(out, exact(q, k, v, "top-left", layout, 1 / 8, hidden), v)
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("biased", (False, True))
+def test_one_query(layout: str, biased: bool) -> None:
+    """Heads that share keys are rows of a tile, each with its own bias."""
+    problem = AttentionProblem(2, 6, 2, 1, 150, 64)
+    q, k, v = operands(problem, layout)
+    bias = np.random.default_rng(3).standard_normal((6, 1, 150)).astype(np.float32)
+    out = attention(q, k, v, layout=layout, bias=bias if biased else None)
+    assert_close(out, exact(q, k, v, None, layout, 1 / 8, bias if biased else 0.0), v)
+
+
 X = array(1, 8, 2, 64)
 BAD: dict[str, tuple[str, Any]] = {
     "no layout": ("K951", lambda: attention(X, X, X, layout="sbhd")),
@@ -186,6 +197,8 @@ def test_plan() -> None:
     assert str(plan) == "128x64x128 s2 4 warps bottom-right"
     assert choose(plan.problem, biased=True).grid == 2 * 8 * 5
     assert choose(replace(plan.problem, queries=64)).config.strips == 1
+    one = choose(replace(plan.problem, queries=1))
+    assert (one.grid, str(one)) == (2 * 2, "64x64x128 s2 4 warps full 4 heads a tile")
 
 
 BIASES: dict[str, str | None] = {"plain": None, "f32": "f32", "boolean": "boolean"}

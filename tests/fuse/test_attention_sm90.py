@@ -184,6 +184,19 @@ def test_function(layout: str) -> None:
     assert_close(out, exact(q, k, v, "top-left", layout, 1 / 8), v)
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("mask", (None, "bottom-right", "top-left", "bias"))
+def test_one_query(layout: str, mask: str | None) -> None:
+    """Heads that share keys are rows of a tile, each with its own bias."""
+    problem = AttentionProblem(2, 6, 2, 1, 150, 64)
+    q, k, v = operands(problem, layout)
+    bias = np.random.default_rng(3).standard_normal((6, 1, 150)).astype(np.float32)
+    words: dict[str, Any] = {"bias": bias} if mask == "bias" else {"causal": mask or False}
+    out = attention(q, k, v, layout=layout, **words)
+    want = exact(q, k, v, words.get("causal"), layout, 1 / 8, words.get("bias", 0.0))
+    assert_close(out, want, v)
+
+
 def array(*shape: int, dtype: Any = BF16) -> Array:
     """Zeros."""
     return np.zeros(shape, dtype)
@@ -232,6 +245,9 @@ def test_plan() -> None:
     assert (plan.grid, plan.together) == (2 * 8 * 3, 128 * 4)
     assert choose(replace(problem, queries=3000)).grid == 132
     assert choose(replace(problem, keys=1 << 20)).together == 4
-    assert choose(replace(problem, queries=1)).config.consumers == 1
+    one = choose(replace(problem, queries=1), "bottom-right")
+    assert (one.config.consumers, one.config.mask, one.sharers, one.grid) == (1, None, 4, 2 * 2)
+    assert str(one) == "64x128x128 s3+2 full 4 heads a tile"
+    assert choose(replace(problem, queries=1), "top-left").sharers == 1
     assert problem.flops == 4 * 2 * 8 * 300 * 512 * 128
     assert str(plan) == "128x128x128 s3+2 bottom-right turns r240"

@@ -14,6 +14,7 @@ from fuse.row_runs import Array, log_softmax, normalised, simulated, softmax
 from kdsl_core.errors import ArgumentError, HazardError
 from kdsl_fuse.kernels import row_ops, row_programs, rows_plan
 from kdsl_fuse.kernels.rows import RowConfig
+from kdsl_fuse.kernels.rows_sharing import Traffic, shared_out, staged_by
 
 bf16, f16 = ml_dtypes.bfloat16, np.float16
 ULPS = {np.float32: 2.0**-19, f16: 2.0**-10, bf16: 2.0**-8}
@@ -31,6 +32,7 @@ CONFIGS = {
     "streamed": RowConfig(8, 32, 1, streamed=True),
     "streamed by a cluster": RowConfig(2, 32, 1, cluster=2, streamed=True),
     "staged": RowConfig(4, 32, 1, staged=2),
+    "staged, the end apart": RowConfig(2, 32, 1, staged=4),
     "staged in part": RowConfig(4, 96, 1, staged=1),
     "staged by a cluster": RowConfig(4, 32, 1, cluster=2, staged=1, load="cs"),
     "staged by a cluster in turns": RowConfig(1, 32, 1, cluster=4, staged=2),
@@ -67,18 +69,36 @@ def test_softmax_by_each_configuration(name: str, online: bool) -> None:
     assert results[0].tobytes() == results[1].tobytes()
 
 
+@pytest.mark.parametrize("online", [False, True], ids=["two phases", "one phase"])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_layer_norm_by_each_configuration(name: str) -> None:
-    """Two phases, three operands of the columns, two outputs."""
+def test_layer_norm_by_each_configuration(name: str, online: bool) -> None:
+    """Two inputs, two operands of the columns, two outputs."""
     x, residual = (numbers((7, columns_of(name)), f16, seed) for seed in (1, 2))
     weight, bias = (numbers(x.shape[1:], f16, seed) for seed in (3, 4))
     y, total = np.empty_like(x), np.empty_like(x)
-    program = row_programs.norm(1e-5, centred=True, bias=True, residual=True, total=True)
+    program = row_programs.norm(
+        1e-5, centred=True, bias=True, residual=True, total=True, online=online
+    )
     simulated(program, y, total, x, residual, weight, bias, config=CONFIGS[name])
     exact = x.astype(np.float64) + residual
     np.testing.assert_allclose(total, exact, rtol=ULPS[f16])
     expected = normalised(exact, 1e-5, True) * weight + bias
     np.testing.assert_allclose(y, expected, rtol=ULPS[f16], atol=1e-3)
+
+
+@pytest.mark.parametrize("online", [False, True], ids=["two phases", "one phase"])
+@pytest.mark.parametrize("level", [0.0, 1e4, -3e6])
+def test_moments_of_rows_far_from_zero(level: float, online: bool) -> None:
+    """Deviations are from the mean, whatever the level; in one phase equal values have none."""
+    x = numbers((7, columns_of("staged"))) + np.float32(level)
+    x[0, 0] += 100 * abs(level)
+    x[1] = level + 0.25
+    y = np.empty_like(x)
+    program = row_programs.norm(1e-5, centred=True, weight=False, online=online)
+    simulated(program, y, x, config=CONFIGS["staged"])
+    errors = np.abs(y - normalised(x, 1e-5, True))[[0, *range(2, 7)]]
+    assert errors.max() < 1e-5 + np.spacing(np.float32(abs(level)))
+    assert not online or not y[1].any()
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -248,7 +268,7 @@ def test_traffic_of_staged_rows(cluster: int) -> None:
     """The copy engine reads each row once; results go out by whole sectors, without conflicts."""
     x = numbers((2, 32768), bf16)
     y = np.empty_like(x)
-    config = rows_plan.staged_by(RowConfig(8, 512, 2, cluster=cluster), x.shape[1], 2, 3)
+    config = staged_by(RowConfig(8, 512, 2, cluster=cluster), x.shape[1], 2, 3)
     for online in (False, True):
         program = row_programs.softmax(fast=True, online=online)
         profile = simulated(program, y, x, config=config)
@@ -266,7 +286,7 @@ def test_every_length_is_covered(width: int, height: int, staged: int) -> None:
     """All columns have a thread, blocks are whole warps of at most 1024 threads."""
     for columns in [*range(width, 3000, 7 * width), *(2**i * width for i in range(10, 18))]:
         columns -= columns % width
-        config = rows_plan.shared_out(height, columns, width, 4, staged_bytes=staged)
+        config = shared_out(height, columns, Traffic(width, 4, staged=staged))
         turns = max(config.staged + config.kept, 1)
         assert config.threads % 32 == 0
         assert config.threads <= 1024
@@ -279,10 +299,10 @@ def test_every_length_is_covered(width: int, height: int, staged: int) -> None:
 
 def test_few_rows_are_spread() -> None:
     """A few long rows go to several blocks each, many to one each."""
-    assert rows_plan.shared_out(16, 16384, 8, 4).cluster == 8
-    assert rows_plan.shared_out(4096, 16384, 8, 4).cluster == 1
-    assert rows_plan.shared_out(4096, 131072, 8, 4).cluster == 8
-    assert not rows_plan.shared_out(16, 131072, 8, 4, staged_bytes=2).staged
+    assert shared_out(16, 16384, Traffic(8, 4)).cluster == 8
+    assert shared_out(4096, 16384, Traffic(8, 4)).cluster == 1
+    assert shared_out(4096, 131072, Traffic(8, 4)).cluster == 8
+    assert not shared_out(16, 131072, Traffic(8, 4, staged=2)).staged
 
 
 @pytest.mark.parametrize("columns", [16384, 32768, 50304, 65536, 131072, 262144])
@@ -290,7 +310,7 @@ def test_few_rows_are_spread() -> None:
 def test_blocks_with_long_rows_share_a_multiprocessor(columns: int, column_bytes: int) -> None:
     """Three of one input, two of several, some of these in registers, or as many as fit."""
     width = 8
-    config = rows_plan.shared_out(4096, columns, width, 4, staged_bytes=column_bytes)
+    config = shared_out(4096, columns, Traffic(width, 4, staged=column_bytes))
     part = config.staged * config.chunk * column_bytes
     assert config.staged
     assert (config.resident or 3) * (part + 1536) <= 228 << 10
@@ -338,7 +358,9 @@ def test_rows_of_two_inputs_are_kept_in_part() -> None:
     x, residual = (numbers((1, columns), bf16, seed) for seed in (1, 2))
     weight, bias = (numbers((columns,), bf16, seed) for seed in (3, 4))
     y, total = np.empty_like(x), np.empty_like(x)
-    program = row_programs.norm(1e-5, centred=True, bias=True, residual=True, total=True)
+    program = row_programs.norm(
+        1e-5, centred=True, bias=True, residual=True, total=True, online=True
+    )
     many, line = kd.spec("bf16", (4096, columns)), kd.spec("bf16", (columns,))
     config = rows_plan.choose(program, many, many, many, many, line, line).config
     assert config.kept
@@ -409,7 +431,7 @@ def test_norms_of_long_rows_assemble_without_spilling(columns: int) -> None:
     x, weight = kd.spec("bf16", (4096, columns)), kd.spec("bf16", (columns,))
     for centred, residual in ((False, False), (True, False), (True, True)):
         program = row_programs.norm(
-            1e-5, centred=centred, bias=centred, residual=residual, total=residual
+            1e-5, centred=centred, bias=centred, residual=residual, total=residual, online=True
         )
         both = (x, x) if residual else (x,)
         operands = [*both, *both, weight, *([weight] if centred else [])]

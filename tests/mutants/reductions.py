@@ -85,7 +85,9 @@ def row_program(name: str, online: bool = False) -> RowProgram:
     if name == "cross_entropy":
         return row_programs.cross_entropy(fast=False, ignore_index=-1, online=online)
     if name == "layer_norm":
-        return row_programs.norm(1e-5, centred=True, bias=True, residual=True, total=True)
+        return row_programs.norm(
+            1e-5, centred=True, bias=True, residual=True, total=True, online=online
+        )
     if name == "rms_norm":
         return row_programs.norm(1e-6, centred=False)
     return row_programs.reduction(name)
@@ -172,6 +174,9 @@ def row_kernels() -> dict[str, Launch]:
             (2, 784),
             dtype=BF16,
         ),
+        "rows/staged, the end apart": row_wise(
+            "layer_norm", RowConfig(2, 32, 1, partial=False, staged=4), (2, 200), online=True
+        ),
         "rows/staged by a cluster": row_wise(
             "cross_entropy",
             RowConfig(4, 32, 1, partial=False, cluster=2, staged=2),
@@ -183,6 +188,7 @@ def row_kernels() -> dict[str, Launch]:
             RowConfig(8, 32, 1, partial=False, staged=1, kept=1, resident=2),
             (2, 456),
             dtype=BF16,
+            online=True,
         ),
         "columns/parts": column_wise(
             "sum", ColumnsConfig(8, 2, parts=2, depth=4, finished=False), (35, 264)

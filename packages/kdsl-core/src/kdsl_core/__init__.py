@@ -59,7 +59,7 @@ _NAMES = {
     "lang.kernel": "kernel KernelFunction",
     "lang.mbarriers": "mbarrier Mbarrier Mbarriers fence_mbarrier_init",
     "lang.memory": "smem rmem rmem_like recast",
-    "lang.math": "exp exp2 log log2 sqrt rsqrt tanh sin cos erf ndtr sigmoid floor ceil",
+    "lang.math": "exp exp2 log log2 sqrt rsqrt reciprocal tanh sin cos erf ndtr sigmoid floor ceil",
     "lang.numbers": "fma where ceil_div minimum maximum min=minimum max=maximum abs=absolute",
     "lang.printing": "print=print_",
     "lang.ranges": "range=Range",

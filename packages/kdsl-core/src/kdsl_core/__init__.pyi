@@ -74,6 +74,7 @@ from kdsl_core.lang.math import floor as floor
 from kdsl_core.lang.math import log as log
 from kdsl_core.lang.math import log2 as log2
 from kdsl_core.lang.math import ndtr as ndtr
+from kdsl_core.lang.math import reciprocal as reciprocal
 from kdsl_core.lang.math import rsqrt as rsqrt
 from kdsl_core.lang.math import sigmoid as sigmoid
 from kdsl_core.lang.math import sin as sin

@@ -54,6 +54,11 @@ def rsqrt(x: Any, approx: bool = False) -> Any:
     return _function("rsqrt", x, approx, lambda v: 1.0 / math.sqrt(v))
 
 
+def reciprocal(x: Any, approx: bool = False) -> Any:
+    """One over x, correctly rounded or, if `approx`, within one ulp."""
+    return _function("rcp", x, approx, lambda v: 1.0 / v)
+
+
 def tanh(x: Any, approx: bool = False) -> Any:
     """The hyperbolic tangent."""
     return _function("tanh", x, approx, math.tanh)

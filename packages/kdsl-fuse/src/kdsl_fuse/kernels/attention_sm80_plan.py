@@ -7,7 +7,12 @@ from typing import Any, ClassVar
 
 from kdsl_fuse.kernels.attention_sm80 import ROWS, Sm80AttentionConfig, attention_sm80
 from kdsl_fuse.kernels.attention_sm90_config import MOST_DIM
-from kdsl_fuse.kernels.attention_sm90_plan import AttentionPlan, AttentionProblem, attention_by
+from kdsl_fuse.kernels.attention_sm90_plan import (
+    AttentionPlan,
+    AttentionProblem,
+    attention_by,
+    joined_heads,
+)
 
 WARPS = 4  # of a block
 # Elements of a head ↦ keys of a tile, stages, strips of a warp: what has registers enough, and
@@ -34,7 +39,9 @@ class Sm80AttentionPlan(AttentionPlan):
     def __str__(self) -> str:
         c = self.config
         tile = f"{c.rows}x{c.columns}x{c.dim}"
-        return f"{tile} s{c.stages} {c.warps} warps {c.mask or 'full'}"
+        words = [tile, f"s{c.stages}", f"{c.warps} warps", c.mask or "full"]
+        words += [f"{self.sharers} heads a tile"] * (self.sharers > 1)
+        return " ".join(words)
 
     @property
     def grid(self) -> int:
@@ -52,14 +59,16 @@ def choose(
 ) -> Sm80AttentionPlan:
     """The plan for the sizes: of two strips a warp reads keys and values half as often as of one.
 
-    A bias that is added to the scores (`biased`) takes the registers of the second one.
+    A bias that is added to the scores (`biased`) takes the registers of the second one. Heads that
+    share keys, of a query each, are rows of one tile as on Hopper.
     """
+    problem, mask, sharers = joined_heads(problem, mask)
     dim = next(width for width in _TILES if width >= problem.dim)
     columns, stages, strips = _TILES[dim]
     if biased or problem.queries <= ROWS * WARPS:
         strips = 1
     config = Sm80AttentionConfig(dim, columns, WARPS, strips, stages, mask, layout)
-    return Sm80AttentionPlan(problem, config)
+    return Sm80AttentionPlan(problem, config, sharers=sharers)
 
 
 def attention(

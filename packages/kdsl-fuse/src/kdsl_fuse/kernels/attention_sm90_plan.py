@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -52,14 +52,24 @@ class AttentionProblem:
         """Multiplications and additions of both products, without a mask."""
         return 4 * self.batch * self.heads * self.queries * self.keys * self.dim
 
+    @property
+    def sharers(self) -> int:
+        """Heads of queries that share keys and values."""
+        return self.heads // self.key_heads
+
 
 @dataclass(frozen=True)
 class AttentionPlan:
-    """One way to compute softmax(Q · Kᵀ · scale + bias) · V."""
+    """One way to compute softmax(Q · Kᵀ · scale + bias) · V.
+
+    With a single query so many `sharers`, heads that share keys, are rows of one tile: the plan's
+    `problem` has them as queries of one head.
+    """
 
     problem: AttentionProblem
     config: AttentionConfig
     multiprocessors: int = MULTIPROCESSORS
+    sharers: int = 1
 
     kernel: ClassVar = attention_sm90
     overlap: ClassVar = True  # with the launch before
@@ -67,6 +77,7 @@ class AttentionPlan:
     def __str__(self) -> str:
         c = self.config
         words = [f"{c.rows}x{c.columns}x{c.dim}", "s{}+{}".format(*c.stages), c.mask or "full"]
+        words += [f"{self.sharers} heads a tile"] * (self.sharers > 1)
         words += ["turns"] * c.turns + ([f"r{c.registers[1]}"] if c.registers else [])
         return " ".join(words)
 
@@ -82,7 +93,7 @@ class AttentionPlan:
         """Heads whose keys and values fit L2 together."""
         p = self.problem
         fitting = L2_BYTES // (4 * p.keys * p.dim)
-        return max(fitting, 1) * (p.heads // p.key_heads)
+        return max(fitting, 1) * p.sharers
 
     @cached_property
     def launch(self) -> Any:
@@ -94,7 +105,23 @@ class AttentionPlan:
     def run(self, q: Any, k: Any, v: Any, out: Any, *bias: Any, scale: float) -> None:
         """Write `out`, on the arrays' current stream; a bias has all scores' shape."""
         numbers = {"scale": float(scale), "together": self.together}
+        if self.sharers > 1:
+            q, out = (arrays.view(x, self.seen(_strided(x))) for x in (q, out))
+            bias = tuple(arrays.view(x, self.seen(_strided(x), "bhsd")) for x in bias)
         self.launch(q, k, v, out, *bias, **numbers, config=self.config)
+
+    def seen(self, layout: Strided, order: str | None = None) -> Strided:
+        """How the kernel sees queries, results, or a bias (whose `order` is "bhsd"), of four modes.
+
+        Each `sharers` neighbouring heads are rows of one.
+        """
+        if self.sharers == 1:
+            return layout
+        row, _, head, _ = LAYOUTS[order or self.config.layout]
+        shape, strides = list(layout.shape), list(layout.strides)
+        shape[row], strides[row] = self.sharers, strides[head]
+        shape[head], strides[head] = shape[head] // self.sharers, strides[head] * self.sharers
+        return Strided(tuple(shape), tuple(strides), layout.offset)
 
 
 def choose(
@@ -107,9 +134,11 @@ def choose(
 ) -> AttentionPlan:
     """The plan for the sizes: two warp groups that multiply by turns, one for up to 64 queries.
 
-    `biased` says whether a bias is added to the scores. Beside the sums of the longest heads that
-    takes more registers than a thread of two warp groups can have.
+    Heads that share keys, of a query each, are rows of one tile, unless the query sees one key
+    only. `biased` says whether a bias is added to the scores. Beside the sums of the longest heads
+    that takes more registers than a thread of two warp groups can have.
     """
+    problem, mask, sharers = joined_heads(problem, mask)
     dim = next(width for width in _TILES if width >= problem.dim)
     columns, stages = _TILES[dim]
     one = problem.queries <= ROWS
@@ -119,7 +148,20 @@ def choose(
         dim, columns, stages, 1 if one else 2, mask, layout, turns=not one,
         registers=None if one else ROOM,
     )  # fmt: skip
-    return AttentionPlan(problem, config, multiprocessors)
+    return AttentionPlan(problem, config, multiprocessors, sharers)
+
+
+def joined_heads(
+    problem: AttentionProblem, mask: str | None
+) -> tuple[AttentionProblem, str | None, int]:
+    """The problem and mask with heads that share keys as queries of one, and how many they are.
+
+    Where there is one query, unless it sees one key only.
+    """
+    if problem.queries > 1 or mask == "top-left":
+        return problem, mask, 1
+    sharers = problem.sharers
+    return replace(problem, heads=problem.key_heads, queries=sharers), None, sharers
 
 
 def attention(
@@ -210,6 +252,11 @@ def problem_of(q: Any, k: Any, v: Any, layout: str = "bshd") -> AttentionProblem
     return AttentionProblem(batch, heads, key_heads, queries, keys, dim)
 
 
+def _strided(x: Any) -> Strided:
+    facts = facts_of(x, "operand")
+    return Strided(tuple(facts.shape), tuple(facts.strides))
+
+
 def _unfit(what: str) -> kd.ArgumentError:
     return kd.ArgumentError(
         f"operands of an attention do not fit: {what}",
@@ -248,4 +295,4 @@ def _broadcast_bias(bias: Any, problem: AttentionProblem) -> Any:
             code="K957",
             fix="of a mask of integers make truth values: mask != 0",
         )
-    return arrays.view(bias, Strided(tuple(facts.shape), tuple(facts.strides)).broadcast(scores))
+    return arrays.view(bias, _strided(bias).broadcast(scores))

@@ -69,12 +69,13 @@ def log_softmax(x: Any, y: Any) -> None:
 def _norm(
     centred: bool, x: Any, y: Any, weight: Any, bias: Any, eps: float, residual: Any, total: Any
 ) -> None:
-    program = _program(
-        "norm", float(eps), centred=centred, weight=weight is not None, bias=bias is not None,
-        residual=residual is not None, total=total is not None,
-    )  # fmt: skip
+    options = {
+        "centred": centred, "weight": weight is not None, "bias": bias is not None,
+        "residual": residual is not None, "total": total is not None,
+    }  # fmt: skip
+    program, in_turns = (_program("norm", float(eps), **options, online=x) for x in (False, True))
     operands = [a for a in (y, total, x, residual, weight, bias) if a is not None]
-    choose(program, *operands).run(*operands)
+    choose(program, *operands, in_turns=in_turns).run(*operands)
 
 
 def rms_norm(

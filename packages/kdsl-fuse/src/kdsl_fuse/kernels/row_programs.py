@@ -35,7 +35,7 @@ class Reduction(Protocol):
         """The state of no elements; of elements of a type."""
 
     def fill(self, dtype: DType, stats: Scalars) -> Any:
-        """A value that changes no total, for places behind the row's end."""
+        """A value that changes no total, for places behind the row's end; None if there is none."""
 
     def local(self, values: Sequence[Any], stats: Scalars) -> Scalars:
         """The state of some elements, at least one."""
@@ -241,6 +241,44 @@ class SumOfSquares(Reduction):
 
 
 @dataclass(frozen=True)
+class Moments(Reduction):
+    """The mean and Σ (value − mean)² in one phase: states are count, mean and squares.
+
+    Parts of a row have means of their own, whose distance is added when they meet: as accurate as
+    two phases. `finished` makes the last statistic of the squares.
+
+    Source: Chan, Golub and LeVeque, Updating Formulae and a Pairwise Algorithm for Computing Sample
+    Variances (1979).
+    """
+
+    finished: Callable[[Any, Any, Scalars], Scalars]
+
+    def identity(self, dtype: DType) -> Scalars:
+        """No elements."""
+        return (0.0, 0.0, 0.0)
+
+    def fill(self, dtype: DType, stats: Scalars) -> None:
+        """Every element counts."""
+
+    def local(self, values: Sequence[Any], stats: Scalars) -> Scalars:
+        """The moments of some values."""
+        mean = tree(add, values) * (1.0 / len(values))
+        return (float(len(values)), mean, *SumOfSquares(centred=True).local(values, (mean,)))
+
+    def combine(self, a: Scalars, b: Scalars) -> Scalars:
+        """The moments of both; where means are equal, theirs exactly."""
+        count = a[0] + b[0]
+        share = kd.reciprocal(kd.maximum(count, 1.0), approx=True)
+        apart = a[1] - b[1]
+        mean = kd.fma(0.5 * apart, (a[0] - b[0]) * share, 0.5 * (a[1] + b[1]))
+        return count, mean, kd.fma(apart * apart, a[0] * b[0] * share, a[2] + b[2])
+
+    def finish(self, state: Scalars, count: Any, stats: Scalars) -> Scalars:
+        """The mean, and what `finished` makes of the squares."""
+        return (state[1], *self.finished(state[2], count, stats))
+
+
+@dataclass(frozen=True)
 class Normalised:
     """(value − mean) · scale · weight + bias, each where there is one; then perhaps the value."""
 
@@ -263,16 +301,17 @@ class Normalised:
 
 def norm(
     eps: float, *, centred: bool, weight: bool = True, bias: bool = False, residual: bool = False,
-    total: bool = False,
+    total: bool = False, online: bool = False,
 ) -> RowProgram:  # fmt: skip
     """RMSNorm, or LayerNorm where it is `centred`, of x, or of x + `residual`.
 
-    Extras are weight and bias; a second output gets the sum where `total` is true.
+    Extras are weight and bias; a second output gets the sum where `total` is true. `online` takes
+    one phase for LayerNorm, too.
     """
     scale = ReciprocalRoot(eps)
     phases: tuple[Reduction, ...] = (SumOfSquares(centred, scale),)
     if centred:
-        phases = (Sum(finished=mean_of), *phases)
+        phases = (Moments(scale),) if online else (Sum(finished=mean_of), *phases)
     return RowProgram(
         phases, add if residual else itself, Normalised(centred, weight, bias, total),
         inputs=1 + residual, extras=weight + bias, outputs=1 + total,

@@ -53,22 +53,27 @@ class Turns:
     @kd.func
     def reduced(self, phase, stats):
         """This thread's state of a phase."""
-
-        def values(part, read):
-            return part.filled([self.operands.values(x) for x in read], phase, stats)
-
-        first = phase.local(values(self.share, self.source.read(self.row, self.share)), stats)
-        held = [kd.rmem(x.dtype, 1).fill(x) for x in map(kd.as_scalar, first)]
-        for turn in kd.range(1, self.config.staged or self.share.turns):
-            part = self.share.at(turn)
-            more = values(part, self.source.read(self.row, part))
-            joined = phase.extend(tuple(x[0] for x in held), more, stats)
+        turns = (self.config.staged or self.share.turns) - self.config.ends_apart
+        held = [kd.rmem(x.dtype, 1).fill(x) for x in self._extended(phase, stats, self.share)]
+        for turn in kd.range(1, turns):
+            state = tuple(x[0] for x in held)
+            joined = self._extended(phase, stats, self.share.at(turn), state)
             for register, value in zip(held, joined, strict=True):
-                register[0] = kd.as_scalar(value)
+                register[0] = value
         state = tuple(x[0] for x in held)
+        if self.config.ends_apart:
+            state = self._extended(phase, stats, self.share.at(turns), state)
         for part, read in self.kept:
-            state = phase.extend(state, values(part, read), stats)
+            state = self._extended(phase, stats, part, state, read)
         return state
+
+    def _extended(
+        self, phase: Any, stats: Any, part: Any, state: Any = None, read: Any = None
+    ) -> list[Any]:
+        """A phase's state with the turn `part`, read where it is not yet."""
+        read = self.source.read(self.row, part) if read is None else read
+        values = [self.operands.values(x) for x in read]
+        return [kd.as_scalar(x) for x in part.reduced(phase, values, stats, state)]
 
     def look_ahead(self, part: Any) -> None:
         """Read the epilogue's operands of a turn, so that they come in time."""

@@ -75,6 +75,14 @@ class RowConfig:
         """Whether a thread takes a row in turns, and does not hold it."""
         return self.streamed or self.staged > 0
 
+    @property
+    def ends_apart(self) -> bool:
+        """Whether the staged turn in which the row ends is taken behind the loop over the others.
+
+        They need not look for the end then.
+        """
+        return self.ragged and self.staged > 2 and not self.kept
+
 
 @kd.kernel
 def rows(*arrays: kd.Tensor, program: kd.Static, config: kd.Static):
@@ -107,7 +115,7 @@ def hold(program, operands, share, exchange):
     stats = [() for _ in share.rows]
     for number, phase in enumerate(program.phases):
         states = [
-            phase.local(share.filled(vectors, phase, found), found)
+            share.reduced(phase, vectors, found)
             for vectors, found in zip(values, stats, strict=True)
         ]
         totals = [exchange.total(number, phase, state) for state in states]
@@ -164,7 +172,7 @@ class Share:
         elif isinstance(self.turn, int):
             ends = self.turn == self.turns - 1
         else:
-            ends = not c.kept
+            ends = not (c.kept or c.ends_apart)
         if c.streamed or (c.ragged and ends):
             return kd.as_scalar(self.column(v) < self.columns)
         return None
@@ -181,16 +189,23 @@ class Share:
         """Whether this thread acts for the whole row, which exists."""
         return both(self.has(row), kd.as_scalar(self.part == 0))
 
-    def filled(self, vectors: Any, phase: Any, stats: Any) -> list[Any]:
-        """All values of a thread's vectors; behind the row's end what changes no total."""
-        found = []
-        for v, values in enumerate(vectors):
-            reaches = self.reaches(v)
-            if reaches is not None:
-                fill = phase.fill(values[0].dtype, stats)
-                values = [kd.where(reaches, value, fill) for value in values]
-            found += values
-        return found
+    def reduced(self, phase: Any, vectors: Any, stats: Any, state: Any = None) -> tuple[Any, ...]:
+        """A phase's state of a thread's vectors, joined to what it has; their part in the row."""
+        inside = [self.reaches(v) for v in range(len(vectors))]
+        dtype = vectors[0][0].dtype
+        if any(x is not None for x in inside) and phase.fill(dtype, stats) is None:
+            state = phase.identity(dtype) if state is None else state
+            for values, here in zip(vectors, inside, strict=True):
+                more = phase.extend(state, values, stats)
+                state = more if here is None else chosen(here, more, state)
+            return tuple(state)
+        found = [
+            value if here is None else kd.where(here, value, phase.fill(dtype, stats))
+            for values, here in zip(vectors, inside, strict=True)
+            for value in values
+        ]
+        made = phase.local(found, stats) if state is None else phase.extend(state, found, stats)
+        return tuple(made)
 
 
 class Operands:
@@ -279,6 +294,11 @@ def matrix(x: Any, tail: int) -> Any:
     """A tensor whose leading modes, all but the last `tail`, are one."""
     lead = len(x.shape) - tail
     return x if lead == 1 else x.group(0, lead)
+
+
+def chosen(condition: Any, yes: Any, no: Any) -> list[Any]:
+    """One of two states."""
+    return [kd.where(condition, *pair) for pair in zip(yes, no, strict=True)]
 
 
 def both(first: Any, second: Any) -> Any:

@@ -1,11 +1,10 @@
-"""Row-wise kernels ready to launch: how rows are shared among threads, and operands as views."""
+"""Row-wise kernels ready to launch: operands as views, and the configuration for them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass
 from typing import Any
 
 from kdsl_core.dtypes import f32
@@ -14,27 +13,10 @@ from kdsl_core.lang.spec import ArraySpec
 from kdsl_fuse import arrays
 from kdsl_fuse.kernels.row_programs import RowProgram
 from kdsl_fuse.kernels.rows import RowConfig, rows
+from kdsl_fuse.kernels.rows_sharing import MULTIPROCESSORS, Traffic, shared_out
 from kdsl_fuse.kernels.vectors import ACCESS_BYTES, common_width
 from kdsl_fuse.kernels.views import Modes, broadcast_strides, require_distinct
 from kdsl_fuse.strided import Strided
-
-MULTIPROCESSORS = 132
-WARP = 32
-_BLOCK = 256  # threads where a row takes fewer
-_MOST_LANES = 512
-_MOST_BLOCKS = 8  # of a cluster on every chip that has clusters
-_HELD_BYTES = 128  # of inputs that a thread has under way, and of values that it holds
-_HELD_LANES = 256  # of a row that is held: a longer one is taken in turns
-_SHARED_BYTES = 228 << 10  # of a multiprocessor
-_OWN_BYTES = 1280  # of each block of it: what the driver takes, and barriers
-_TOTAL_BYTES = 8  # of a warp of the row: a number or two for each of two phases
-_THIRD_BYTES = 72 << 10  # of a block's part of a row, of which three share a multiprocessor
-_HALF_BYTES = 128 << 10  # of two, with what is kept in registers
-_KEPT_BYTES = 64  # of a part, in each thread's registers
-_STREAMING = {1: (0, 8, 512, 1024), 2: (4096, 32, 256, 256)}  # by states: more accesses a row than
-# this, accesses of a thread, threads
-_LINE_LANES = 8  # of 16 bytes: a whole line of memory
-_MOST_TOGETHER = 8
 
 
 @dataclass(frozen=True)
@@ -127,18 +109,15 @@ def choose(
         joined = Modes((1,), ((0,),) * len(operands))
     joined = joined.permuted(range(len(joined.shape))[::-1])  # neighbouring rows first
     steps = tuple(strides[id(x)][-1] if any(x is y for y in full) else None for x in operands)
-    width, read, later, staged = _accesses(program, operands, joined, depth, steps)
+    traffic = _traffic(program, operands, joined, depth, steps)
     height = math.prod(joined.shape)
     shorter = in_turns or program
-    config = shared_out(
-        height, depth, width, max(read, 4), multiprocessors, staging * staged, clusters,
-        staging * states_read_once(shorter),
-    )  # fmt: skip
-    if not config.in_turns:
-        held = config.width * config.vectors * config.together
-        early = held * (read + later) <= _HELD_BYTES
-        return RowsPlan(program, joined, depth, steps, replace(config, early=early))
-    return RowsPlan(shorter, joined, depth, steps, config)
+    if staging:
+        traffic = traffic._replace(states=states_read_once(shorter))
+    else:
+        traffic = traffic._replace(staged=0)
+    config = shared_out(height, depth, traffic, multiprocessors, clusters)
+    return RowsPlan(shorter if config.in_turns else program, joined, depth, steps, config)
 
 
 def states_read_once(program: RowProgram) -> int:
@@ -177,12 +156,10 @@ def _misfit(text: str) -> ArgumentError:
     )
 
 
-def _accesses(
+def _traffic(
     program: RowProgram, operands: Sequence[Any], joined: Modes, depth: int, steps: Any
-) -> tuple[int, int, int, int]:
-    """Elements of a vector, and bytes of each column: read before the reductions, read after them,
-    and of inputs that the copy engine can take, 0 unless it can take them all.
-    """
+) -> Traffic:
+    """What is read of the operands, but for `states`."""
     described, read, later, staged = [], 0, 0, True
     first = program.outputs + program.row_outputs
     for index, (x, lead, step) in enumerate(zip(operands, joined.strides, steps, strict=True)):
@@ -199,130 +176,5 @@ def _accesses(
             read, later = (
                 (read, later + facts.dtype.bytes) if is_extra else (read + facts.dtype.bytes, later)
             )
-    return common_width(described, len(joined.shape)), read, later, staged * read
-
-
-@lru_cache(maxsize=4096)
-def shared_out(
-    height: int, columns: int, width: int, read_bytes: int, multiprocessors: int = MULTIPROCESSORS,
-    staged_bytes: int = 0, clusters: bool = True, states: int = 0,
-) -> RowConfig:  # fmt: skip
-    """The configuration for `height` rows, of whose columns `read_bytes` each are read (or held).
-
-    A thread holds 32 elements of 32 bits and less; rows of up to 1024 go to a warp or a part of
-    one, up to 8192 to a block. Longer ones, unless they are so few that all are under way at once,
-    are streamed if they are read once for a number or two (`states`), or else staged if they can
-    be (`staged_bytes` a column). Of others up to 16384 go to a block, beyond to a cluster, and are
-    streamed when that is full.
-    """
-    each = max(_HELD_BYTES // read_bytes // width, 1)
-    vectors = max(-(-columns // width), 1)
-    most = max(_HELD_BYTES // read_bytes, 1) // width or 1
-    cluster, blocks = 1, _MOST_BLOCKS if clusters else 1
-    while cluster < blocks and vectors > each * cluster * _MOST_LANES:
-        cluster *= 2
-    while (
-        cluster < blocks
-        and 2 * height * cluster <= multiprocessors
-        and vectors >= each * cluster * 4 * WARP
-    ):
-        cluster *= 2
-    few = height * cluster <= multiprocessors and vectors <= each * cluster * _MOST_LANES
-    if vectors > each * _HELD_LANES and not few:
-        if states in _STREAMING and vectors > _STREAMING[states][0]:
-            return _streamed(width, vectors, each, height, states, multiprocessors)
-        staged = staged_bytes and _staged(
-            height, columns, width, max(each // 2, 1), staged_bytes, multiprocessors
-        )
-        if staged:
-            return staged
-    lanes = _lanes(-(-vectors // (each * cluster)), vectors)
-    streamed = lanes > _MOST_LANES
-    lanes = min(lanes, _MOST_LANES)
-    held = most if streamed else -(-vectors // (lanes * cluster))
-    config = RowConfig(
-        width, lanes, held, cluster=cluster, streamed=streamed,
-        ragged=held * lanes * cluster * width != columns,
-    )  # fmt: skip
-    if cluster == 1 and not streamed:
-        config = _together(config, height, each, multiprocessors)
-    return replace(config, partial=height % config.rows != 0)
-
-
-def _streamed(
-    width: int, vectors: int, each: int, height: int, states: int, multiprocessors: int
-) -> RowConfig:
-    """Rows that are read once: a block each, whose threads keep several accesses under way.
-
-    A few rows are shared by clusters, so that all multiprocessors read.
-    """
-    _, share, fewest, most = _STREAMING[states]
-    lanes, cluster = min(max(vectors // share // WARP * WARP, fewest), most), 1
-    while cluster < _MOST_BLOCKS and 2 * height * cluster <= multiprocessors:
-        cluster *= 2
-    return RowConfig(width, lanes, each, cluster=cluster, streamed=True, partial=False)
-
-
-def _staged(
-    height: int, columns: int, width: int, each: int, column_bytes: int, multiprocessors: int
-) -> RowConfig | None:
-    """Rows in shared memory, if they fit: so many blocks a row that three share a multiprocessor.
-
-    One part is then copied while another is reduced and a third written. Two parts of several
-    inputs are better than three, as clusters are smaller: they are larger than half of the shared
-    memory, and threads keep the rest. A thread takes `each` vectors in a turn, 16 elements, as it
-    gets along with the 40 registers of three blocks of 512 then; of such parts it takes one.
-    """
-    several = width * column_bytes > ACCESS_BYTES
-    most, cluster = _HALF_BYTES if several else _THIRD_BYTES, 1
-    while cluster < _MOST_BLOCKS and (
-        columns * column_bytes > cluster * most or 2 * height * cluster <= multiprocessors
-    ):
-        cluster *= 2
-    large = several and columns * column_bytes > cluster * _THIRD_BYTES
-    each, vectors = 1 if large else each, columns // width
-    turns = -(-vectors // (cluster * each * _MOST_LANES))
-    lanes = _lanes(-(-vectors // (cluster * each * turns)), vectors)
-    config = RowConfig(width, lanes, each, cluster=cluster, early=large)
-    for resident in (3, 2, 1):
-        found = staged_by(config, columns, column_bytes, resident)
-        kept = found.kept * each * width * column_bytes
-        if kept == 0 or (large and resident == 2 and kept <= _KEPT_BYTES):
-            return found if large else replace(found, resident=0)
-    return None
-
-
-def staged_by(config: RowConfig, columns: int, column_bytes: int, resident: int) -> RowConfig:
-    """The same threads for a staged row, in as many turns as its columns take.
-
-    Those for which shared memory is too small are kept in registers, when so many blocks are to be
-    `resident` on a multiprocessor.
-    """
-    turns = -(-columns // config.columns)
-    own = _OWN_BYTES + _TOTAL_BYTES * config.cluster * config.lanes // WARP
-    room = (_SHARED_BYTES // resident - own) // (config.chunk * column_bytes)
-    return replace(
-        config, staged=min(turns, room), kept=max(turns - room, 0), resident=resident,
-        ragged=config.columns * turns != columns, partial=False, groups=1, together=1,
-    )  # fmt: skip
-
-
-def _lanes(needed: int, vectors: int) -> int:
-    """Threads of a row of each block: a power of two of lanes, or whole warps."""
-    if needed > WARP:
-        return -(-needed // WARP) * WARP
-    line = min(_LINE_LANES, 1 << (vectors - 1).bit_length())
-    return int(max(line, 1 << (needed - 1).bit_length()))
-
-
-def _together(config: RowConfig, height: int, each: int, multiprocessors: int) -> RowConfig:
-    """Rows that a block shares among its threads, and that a thread takes one behind the other."""
-    groups = max(_BLOCK // config.lanes, 1)
-    while groups * config.lanes > WARP and groups > 1 and height < groups * multiprocessors:
-        groups //= 2
-    together = 1
-    if config.lanes <= WARP:
-        together = min(max(each // config.vectors, 1), _MOST_TOGETHER)
-        while together > 1 and height < 4 * groups * together * multiprocessors:
-            together //= 2
-    return replace(config, groups=groups, together=together)
+    width = common_width(described, len(joined.shape))
+    return Traffic(width, read, later, staged * read)

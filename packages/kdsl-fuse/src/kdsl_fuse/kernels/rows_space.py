@@ -14,7 +14,8 @@ from kdsl_core.lang.spec import ArraySpec
 from kdsl_fuse.kernels import row_programs
 from kdsl_fuse.kernels.row_programs import RowProgram
 from kdsl_fuse.kernels.rows import RowConfig
-from kdsl_fuse.kernels.rows_plan import RowsPlan, choose, staged_by
+from kdsl_fuse.kernels.rows_plan import RowsPlan, choose
+from kdsl_fuse.kernels.rows_sharing import staged_by
 from kdsl_runtime.dispatch import Config
 from kdsl_runtime.problem import Problem
 from kdsl_runtime.tune import Call, Space
@@ -32,12 +33,12 @@ _CHANGES = (  # factors of lanes, vectors, cluster
 _CACHES = (("", ""), ("cs", ""), ("", "cs"), ("cs", "cs"))
 
 
-def program_of(problem: Problem) -> RowProgram:
-    """The operator named by the problem."""
+def program_of(problem: Problem, online: bool = False) -> RowProgram:
+    """The operator named by the problem; `online` in one phase."""
     if problem["op"] == "softmax":
-        return row_programs.softmax(fast=_dtype(problem).bits <= 16)
+        return row_programs.softmax(fast=_dtype(problem).bits <= 16, online=online)
     centred = problem["op"] == "layer_norm"
-    return row_programs.norm(EPS, centred=centred, bias=centred)
+    return row_programs.norm(EPS, centred=centred, bias=centred, online=online)
 
 
 def _dtype(problem: Problem) -> DType:
@@ -55,7 +56,9 @@ def tensors(problem: Problem) -> Mapping[str, ArraySpec]:
 
 def first(problem: Problem, staging: bool = True) -> RowsPlan:
     """What is chosen without tuning, among staged rows as well or not."""
-    return choose(program_of(problem), *tensors(problem).values(), staging=staging)
+    program, in_turns = (program_of(problem, online) for online in (False, True))
+    operands = tensors(problem).values()
+    return choose(program, *operands, in_turns=in_turns, staging=staging)
 
 
 def configs(problem: Problem) -> Iterator[Config]:
@@ -118,7 +121,8 @@ def holds(problem: Problem, config: Config) -> str | None:
 
 def calls(problem: Problem, config: Config, given: Mapping[str, Any]) -> Sequence[Call]:
     """One launch."""
-    plan = replace(first(problem), config=config_of(problem, config))
+    plan = first(problem, bool(config["staged"]))
+    plan = replace(plan, config=config_of(problem, config))
     operands = [given[name] for name in tensors(problem)]
     views = (plan.described if isinstance(operands[0], ArraySpec) else plan.views)(operands)
     return [Call(plan.launch, tuple(views), plan.statics)]

@@ -47,6 +47,12 @@ class FlashAttention:
             (("bf16", (1, 4, 20, 16)), ("bf16", (1, 2, 24, 16)), ("bf16", (1, 2, 24, 16))),
         ),
         Example(
+            "a query whose heads share keys",
+            lambda kf, q, k, v: kf.attention(q, k, v),
+            (("bf16", (2, 8, 1, 16)), ("bf16", (2, 2, 24, 16)), ("bf16", (2, 2, 24, 16))),
+            target="sm_90a",
+        ),
+        Example(
             "scores with a bias",
             lambda kf, q, k, v, m: kf.softmax(q @ k.transpose(0, 2, 1) * 0.3 + m) @ v,
             (("f16", (2, 9, 8)), ("f16", (2, 12, 8)), ("f16", (2, 12, 8)), ("f16", (9, 12))),
@@ -82,23 +88,24 @@ class FlashAttention:
 
         anchor = match.anchor
         q, k, v, *masks = graph.operands(anchor)
-        operands = tuple(_seen(graph, x) for x in (q, k, v))
-        (batch, heads, queries, dim), (_, key_heads, keys, _), _ = (x.shape for x in operands)
+        seen, *shared = (_seen(graph, x) for x in (q, k, v))
+        (batch, heads, queries, dim), (_, key_heads, keys, _) = seen.shape, shared[0].shape
         problem = AttentionProblem(batch, heads, key_heads, queries, keys, dim)
-        choose = _hopper(options) if by_hopper(operands, options.target) else _portable
+        choose = _hopper(options) if by_hopper((seen, *shared), options.target) else _portable
         plan = choose(
             problem, "top-left" if anchor.op["causal"] else None, "bhsd", biased=bool(masks)
         )
+        scores = (_scores(graph, x, (batch, heads, queries, keys)) for x in masks)
         numbers = {"scale": float(anchor.op["scale"]), "together": plan.together}
         return KernelCall(
             name=plan.kernel.__name__,
             kernel=plan.kernel,
             grid=(plan.grid,),
             block=(plan.config.threads,),
-            operands=operands,
-            extras=tuple(_scores(graph, x, (batch, heads, queries, keys)) for x in masks),
+            operands=(seen.seen_as(plan.seen(seen.layout)), *shared),
+            extras=tuple(x.seen_as(plan.seen(x.layout)) for x in scores),
             outputs=(match.root,),
-            seen=(_four(_result(match)),),
+            seen=(plan.seen(_four(_result(match))),),
             statics={**numbers, "config": plan.config},
             summary=str(plan),
             overlap=plan.overlap,

@@ -118,7 +118,8 @@ def _ancestors(graph: Graph, nodes: Sequence[Node], among: Iterable[Node]) -> li
 def call_of(graph: Graph, match: Match, options: Options) -> KernelCall:
     """The launch."""
     from kdsl_fuse.kernels.rows import rows
-    from kdsl_fuse.kernels.rows_plan import MULTIPROCESSORS, choose
+    from kdsl_fuse.kernels.rows_plan import choose
+    from kdsl_fuse.kernels.rows_sharing import MULTIPROCESSORS
 
     parts = parts_of(graph, match)
     reads, writes = parts.reads(), parts.writes()

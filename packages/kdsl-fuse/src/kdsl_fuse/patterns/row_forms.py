@@ -98,7 +98,7 @@ def _powers(name: str, fast: bool, online: bool = False) -> Any:
 def _norm(epsilon: float, centred: bool, parameters: int, online: bool = False) -> Any:
     from kdsl_fuse.kernels.row_programs import norm
 
-    return norm(epsilon, centred=centred, weight=parameters > 0, bias=parameters > 1)
+    return norm(epsilon, centred=centred, weight=parameters > 0, bias=parameters > 1, online=online)
 
 
 @programs

@@ -73,7 +73,10 @@ def layer_norm(x: Any, weight: Any, bias: Any, eps: float = 1e-5) -> Any:
 def _normalised(centred: bool, eps: float, x: Any, *extras: Any) -> Any:
     from kdsl_fuse.kernels import row_programs, rows_plan
 
-    program = row_programs.norm(eps, centred=centred, bias=len(extras) == 2)
+    program, in_turns = (
+        row_programs.norm(eps, centred=centred, bias=len(extras) == 2, online=online)
+        for online in (False, True)
+    )
     if any(tuple(extra.shape) != tuple(x.shape[-1:]) for extra in extras) or not x.dim():
         raise FusionError(
             f"kdsl's norms take one weight for each of the last axis of {list(x.shape)}, got "
@@ -85,7 +88,7 @@ def _normalised(centred: bool, eps: float, x: Any, *extras: Any) -> Any:
     given = (x, *extras) if x.is_cuda else tuple(map(arrays.numpy_from_torch, (x, *extras)))
     result = arrays.empty(tuple(x.shape), arrays.dtype_from_torch(x.dtype), given[0])
     operands = (result, *given)
-    plan = rows_plan.choose(program, *operands)
+    plan = rows_plan.choose(program, *operands, in_turns=in_turns)
     plan.launch(*plan.views(operands), **plan.statics)
     return result if x.is_cuda else arrays.constant(result, x)
 
