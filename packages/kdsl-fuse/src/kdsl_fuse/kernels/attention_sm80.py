@@ -1,10 +1,10 @@
 """Attention for sm_80 and everything newer, without its scores in memory.
 
-A block has a tile of queries of one head, 16 for each warp. Blocks of keys and of values come by
-turns through a ring in shared memory that `cp.async` fills ahead. Warps multiply their queries with
-the keys of a tile (`mma.sync`), turn the scores into weights in registers, where the second product
-takes them from, and correct what they have summed whenever the largest score grows (online
-softmax).
+A block has a tile of queries of one head, a strip or two of 16 for each warp. Blocks of keys and of
+values come by turns through a ring in shared memory that `cp.async` fills ahead. Warps multiply
+their queries with a block of keys (`mma.sync`), turn the scores into weights in registers, where
+the second product takes them from, and correct what they have summed whenever the largest score
+grows (online softmax).
 
 Source: Dao et al., FlashAttention (2022), and Dao, FlashAttention-2 (2023).
 """
@@ -19,7 +19,7 @@ from kdsl_core.dtypes import DType
 from kdsl_fuse.kernels.attention_scores import Scores, scale_rows
 from kdsl_fuse.kernels.attention_sm90_config import LAYOUTS, MOST_DIM, check_names
 from kdsl_fuse.kernels.attention_sm90_work import Tile, Work
-from kdsl_fuse.kernels.head_tiles import HeadTiles, head_rows, turned
+from kdsl_fuse.kernels.head_tiles import HeadTiles, head_rows, store_rows, turned
 
 WARP = 32
 ROWS = 16  # of queries that a warp multiplies at a time
@@ -94,15 +94,14 @@ def attention_sm80(
     tile = Work(config, q, k, together).at(kd.block_idx()[0])
     own, common = (tile.head, tile.batch), (tile.key_head, tile.batch)
     shared = head_rows(q.dtype, config.rows, config.dim, 1, "queries")
-    queries = HeadTiles(q[None, None, *own], shared, config.threads)
     ring = Ring(config, (k[None, None, *common], v[None, None, *common]), tile.blocks)
     warps = Warps(config, shared, ring.shared, scale, bias)
     number = tile.row // config.rows
-    queries.load(number, 0)
+    HeadTiles(q[None, None, *own], shared, config.threads).load(number, 0)
     attend(warps, ring, tile)
     warps.deposit()
     kd.sync_threads()
-    HeadTiles(out[None, None, *own], shared, config.threads).store(number, 0)
+    store_rows(shared[..., 0], out[None, None, *own], number, config.threads)
 
 
 @kd.func

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import kdsl_core as kd
@@ -27,20 +28,19 @@ def turned(matrix: kd.Tensor) -> kd.Tensor:
 
 
 class HeadTiles:
-    """Copies tiles of a head (sequence, dim) into slots of `shared`, and from there.
+    """Copies tiles of a head (sequence, dim) into slots of `shared`.
 
-    What hangs over the ends of the sequence and of the head is read as zero, and not written.
+    What hangs over the ends of the sequence and of the head is zero.
 
     Threads: the whole block, of `threads`.
     Memory: `cp.async`, to be committed and waited for by the caller.
     """
 
     def __init__(self, head: kd.Tensor, shared: kd.Tensor, threads: int) -> None:
-        self.head, self.shared, self.threads = head, shared, threads
-        self.rows, (self.line, panels), slots = shared.shape
-        self.loads = [
+        rows, (line, panels), slots = shared.shape
+        self.panels = [
             kd.collective.TileLoader(
-                turned(head), (self.line, self.rows), panel, slots, threads, kd.thread_rank(),
+                turned(head), (line, rows), panel, slots, threads, kd.thread_rank(),
                 into=turned(shared[None, (None, panel), None]),
             )
             for panel in range(panels)
@@ -48,25 +48,27 @@ class HeadTiles:
 
     def load(self, tile: Any, slot: Any) -> None:
         """Start copying tile number `tile`; tiles behind the last one are zeros."""
-        for panel in self.loads:
+        for panel in self.panels:
             panel.load(tile, slot)
 
-    def store(self, tile: Any, slot: Any) -> None:
-        """Write a slot to tile number `tile` of the head, in accesses as wide as loads are."""
-        shape, vector = (self.rows, self.line), self.loads[0].vector
-        part = kd.collective.line_copy(self.head.dtype, shape, 1, vector, self.threads).get_slice(
-            kd.thread_rank()
-        )
-        places = part.partition_S(kd.identity_tensor(shape))
-        for panel in range(len(self.loads)):
-            origin = tile * self.rows, panel * self.line
-            source = part.partition_S(self.shared[None, (None, panel), slot])
-            kd.copy(
-                source,
-                part.partition_D(self.head.tile(shape, (tile, panel))),
-                pred=lambda i, origin=origin: self._exists(origin, places[i]),
-            )
 
-    def _exists(self, origin: tuple[Any, Any], place: tuple[Any, Any]) -> Any:
-        row, column = (start + step for start, step in zip(origin, place, strict=True))
-        return kd.as_scalar(row < self.head.shape[0]) & (column < self.head.shape[1])
+def store_rows(shared: kd.Tensor, head: kd.Tensor, tile: Any, threads: int) -> None:
+    """Write a slot to tile number `tile` of a head, but for what hangs over.
+
+    Threads: the whole block, of `threads`, which has met since the slot was written.
+    """
+    rows, (line, panels) = shared.shape
+    width = kd.collective.access_elements(head, 1)
+    plan = kd.collective.line_copy(head.dtype, (rows, line), 1, width, threads)
+    part = plan.get_slice(kd.thread_rank())
+    places = part.partition_S(kd.identity_tensor((rows, line)))
+
+    def exists(panel: int, index: int) -> Any:
+        row, column = places[index]
+        inside = kd.as_scalar(tile * rows + row < head.shape[0])
+        return inside & (panel * line + column < head.shape[1])
+
+    for panel in range(panels):
+        source = part.partition_S(shared[None, (None, panel)])
+        target = part.partition_D(head.tile((rows, line), (tile, panel)))
+        kd.copy(source, target, pred=partial(exists, panel))

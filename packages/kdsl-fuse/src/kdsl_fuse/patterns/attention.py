@@ -20,7 +20,6 @@ from kdsl_fuse.strided import Strided
 
 AXES = 4  # batch, heads, sequence, dimension: the kernel's modes
 MOST_DIM = 256
-OPERANDS = 3
 ALIGNED_BYTES = 16  # what TMA and `cp.async` copy at a time
 MASKS = (f16, bf16, f32, boolean)
 
@@ -91,10 +90,9 @@ class FlashAttention:
         seen, *shared = (_seen(graph, x) for x in (q, k, v))
         (batch, heads, queries, dim), (_, key_heads, keys, _) = seen.shape, shared[0].shape
         problem = AttentionProblem(batch, heads, key_heads, queries, keys, dim)
-        choose = _hopper(options) if by_hopper((seen, *shared), options.target) else _portable
-        plan = choose(
-            problem, "top-left" if anchor.op["causal"] else None, "bhsd", biased=bool(masks)
-        )
+        mask = "top-left" if anchor.op["causal"] else None
+        choose = chooser((seen, *shared), options)
+        plan = choose(problem, mask, "bhsd", biased=bool(masks))
         scores = (_scores(graph, x, (batch, heads, queries, keys)) for x in masks)
         numbers = {"scale": float(anchor.op["scale"]), "together": plan.together}
         return KernelCall(
@@ -115,25 +113,16 @@ class FlashAttention:
 # -- families -------------------------------------------------------------------------------
 
 
-def by_hopper(operands: Sequence[Operand], target: str) -> bool:
-    """Whether the target has `wgmma`, and TMA can take all operands as they lie."""
-    return has_wgmma(operands[0].dtype, target) and all(0 not in x.strides for x in operands)
-
-
-def _hopper(options: Options) -> Callable[..., Any]:
-    """`attention_sm90`, for the GPU that is planned for."""
-    from kdsl_fuse.kernels.attention_sm90_plan import choose
+def chooser(operands: Sequence[Operand], options: Options) -> Callable[..., Any]:
+    """The `choose` of the fastest kernel: on Hopper TMA has to take the operands as they lie."""
+    from kdsl_fuse.kernels import attention_sm80_plan, attention_sm90_plan
     from kdsl_fuse.kernels.gemm_sm90_plan import MULTIPROCESSORS
 
-    chip = options.chip
-    return partial(choose, multiprocessors=chip.multiprocessors if chip else MULTIPROCESSORS)
-
-
-def _portable(*sizes: Any, **words: Any) -> Any:
-    """`attention_sm80`, for every target."""
-    from kdsl_fuse.kernels.attention_sm80_plan import choose
-
-    return choose(*sizes, **words)
+    repeated = any(0 in x.strides for x in operands)
+    if repeated or not has_wgmma(operands[0].dtype, options.target):
+        return attention_sm80_plan.choose
+    multiprocessors = options.chip.multiprocessors if options.chip else MULTIPROCESSORS
+    return partial(attention_sm90_plan.choose, multiprocessors=multiprocessors)
 
 
 # -- views ----------------------------------------------------------------------------------
