@@ -127,7 +127,7 @@ GROUPS = (  # weights are about the seconds that all shapes of a group take
           of_sides("conv depthwise"), 40),
     Group("conv separable", "conv_separable.py", PER_SHAPE, "conv_separable.json",
           of_sides("conv separable"), 30),
-    Group("rows", "rows.py", (), "rows.json", of_rows, 60),
+    Group("rows", "rows.py", (), "rows.json", of_rows, 110),
 )  # fmt: skip
 """In the order in which they are measured."""
 
