@@ -18,11 +18,16 @@ import numpy as np
 from launches import Launch, launch_of, operands
 
 import kdsl_core as kd
-from kdsl_fuse.kernels import conv_sm80_plan, conv_views, row_programs, rows_plan
+from kdsl_fuse.kernels import (
+    attention_sm80_plan,
+    attention_sm90_plan,
+    conv_sm80_plan,
+    conv_views,
+    row_programs,
+    rows_plan,
+)
 from kdsl_fuse.kernels import gemm_sm90_model as model
-from kdsl_fuse.kernels.attention_sm90 import attention_sm90
-from kdsl_fuse.kernels.attention_sm90_plan import AttentionProblem
-from kdsl_fuse.kernels.attention_sm90_plan import choose as choose_attention
+from kdsl_fuse.kernels.attention_sm90_plan import AttentionPlan, AttentionProblem
 from kdsl_fuse.kernels.columns import ColumnsConfig, columns
 from kdsl_fuse.kernels.conv_depthwise_norm_plan import conv_depthwise_norm
 from kdsl_fuse.kernels.conv_depthwise_plan import conv_depthwise
@@ -179,11 +184,21 @@ def direct(x: Array, w: Array, **window: Any) -> None:
 def attention(dim: int, mask: str | None, heads: int = 2, key_heads: int = 2) -> Launch:
     """By `attention_sm90`, several tiles of keys."""
     problem = AttentionProblem(1, heads, key_heads, 256, 512, dim)
-    plan = choose_attention(problem, mask, multiprocessors=FEW_BLOCKS)
-    sizes = (problem.queries, heads), (problem.keys, key_heads), (problem.keys, key_heads)
-    q, k, v = (normal(i, (1, *size, dim)) for i, size in enumerate(sizes))
-    statics = {"scale": dim**-0.5, "together": plan.together, "config": plan.config}
-    return Launch(attention_sm90, plan.grid, plan.config.threads,
+    return attending(attention_sm90_plan.choose(problem, mask, multiprocessors=FEW_BLOCKS))
+
+
+def portable_attention(dim: int, mask: str | None) -> Launch:
+    """By `attention_sm80`, several tiles of keys."""
+    return attending(attention_sm80_plan.choose(AttentionProblem(1, 2, 2, 256, 512, dim), mask))
+
+
+def attending(plan: AttentionPlan) -> Launch:
+    """A plan's launch on normal numbers."""
+    p = plan.problem
+    sizes = (p.queries, p.heads), (p.keys, p.key_heads), (p.keys, p.key_heads)
+    q, k, v = (normal(i, (1, *size, p.dim)) for i, size in enumerate(sizes))
+    statics = {"scale": p.dim**-0.5, "together": plan.together, "config": plan.config}
+    return Launch(plan.kernel, plan.grid, plan.config.threads,
                   (q, k, v, np.empty_like(q)), statics)  # fmt: skip
 
 
@@ -278,6 +293,8 @@ ROWS = (
         lambda: convolution(conv_depthwise, 128, 128, 3, groups=128)),
     Row("conv_depthwise_sm90 7x7, layer_norm", HOPPER,
         lambda: convolution(normalised, 128, 128, 7, groups=128)),
+    Row("attention_sm80 128", AMPERE, lambda: portable_attention(128, None)),
+    Row("attention_sm80 64 causal", AMPERE, lambda: portable_attention(64, "top-left")),
     Row("attention_sm90 128", HOPPER, lambda: attention(128, None)),
     Row("attention_sm90 128 causal, shared keys", HOPPER,
         lambda: attention(128, "top-left", key_heads=1)),

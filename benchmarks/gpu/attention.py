@@ -24,9 +24,11 @@ from shapes import SHAPES_FILE, buffer_sets
 from sides import Result, Sides, run
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from kdsl_fuse.kernels import attention_sm80_plan
 from kdsl_fuse.kernels.attention_sm90_plan import AttentionPlan, AttentionProblem, choose
 
 BACKENDS = {"cuDNN": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
+PORTABLE = "kdsl sm_80"  # how sides of the kernel for sm_80 are called
 SAMPLED = 64  # queries of a few heads that are computed in f64
 
 
@@ -135,6 +137,15 @@ def plans_of(case: Case) -> list[AttentionPlan]:
     return [first, *(replace(first, config=other) for other in others if other != config)]
 
 
+def portable_plans(case: Case) -> list[AttentionPlan]:
+    """What every GPU since sm_80 can run: the chosen plan, one strip a warp, eight warps."""
+    first = attention_sm80_plan.choose(case.problem, "top-left" if case.causal else None)
+    config = first.config
+    others = [replace(config, strips=1), replace(config, strips=1, warps=8)]
+    others += [replace(config, columns=32)] if config.columns > 32 else []
+    return [first, *(replace(first, config=other) for other in others if other != config)]
+
+
 def ours(plan: AttentionPlan) -> Callable[[Set], torch.Tensor]:
     """A plan of kdsl's."""
     scale = 1 / math.sqrt(plan.problem.dim)
@@ -155,11 +166,18 @@ def measure(case: Case, options: argparse.Namespace) -> Result:
     plans = plans_of(case)[: 1 if options.only_chosen else None]
     for plan in plans:
         sides.add(f"kdsl {plan}", ours(plan))
+    for plan in portable_plans(case) if options.ampere else ():
+        sides.add(f"{PORTABLE} {plan}", ours(plan))
     quick = sides.quickest("Triton", 1)
     timed = [name for name in sides.launches if name in quick or not name.startswith("Triton")]
+    found = sides.timed(timed, options.seconds_per_shape)
+    for name, side in found["sides"].items():
+        if name.startswith(PORTABLE):
+            rate = 1e-12 * case.flops / side["median"]
+            print(f"  {name}: {1e6 * side['median']:.1f} µs {rate:.0f} TF", flush=True)
     return {
         "name": case.name, "flops": case.flops, "bytes": sides.sets[0].bytes,
-        "chosen": f"kdsl {plans[0]}", **sides.timed(timed, options.seconds_per_shape),
+        "chosen": f"kdsl {plans[0]}", **found,
     }  # fmt: skip
 
 
@@ -168,6 +186,7 @@ def main() -> None:
     words = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     words.add_argument("--cases", nargs="+", type=int, help="numbers of shapes, instead of all")
     words.add_argument("--compile", action="store_true", help="torch.compile, too")
+    words.add_argument("--ampere", action="store_true", help="the kernel of sm_80, too")
     words.add_argument("--only-chosen", action="store_true", help="of kdsl's plans")
     words.add_argument("--seconds-per-shape", type=float, default=1.5)
     words.add_argument("--seconds", type=float, default=95.0, help="no shape is begun behind it")

@@ -195,11 +195,13 @@ EJECTED: dict[str, tuple[Any, list[Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", EJECTED)
-def test_they_can_be_ejected(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name, target", [*((name, "sm_90a") for name in EJECTED), ("attention", "sm_80")]
+)
+def test_they_can_be_ejected(name: str, target: str, tmp_path: Path) -> None:
     """The file runs on its own, equals its reference, and gives the same bits in the plan."""
     function, args = EJECTED[name]
-    plan = kf.fuse(target="sm_90a")(function).plan(*args)
+    plan = kf.fuse(target=target)(function).plan(*args)
     first = plan.run(*args)
     (path,) = kf.eject(plan, tmp_path)
     runpy.run_path(str(path))["test_kernel"]()
@@ -230,6 +232,22 @@ def test_merged_heads_are_stored_in_order() -> None:
     assert attention.config.mask == "top-left"
 
 
+@pytest.mark.parametrize("target", ("sm_80", "sm_89", "sm_90", "sm_100a", "sm_120"))
+def test_attention_without_wgmma(target: str) -> None:
+    """Every other target since sm_80 has a kernel, of which one summary says what it is."""
+    q, k = numbers(2, 4, 20, 40), numbers(2, 2, 24, 40)
+    plan = planned(lambda q, k: kf.attention(q, k, k, causal=True), q, k, target=target)
+    assert names(plan) == ["attention_sm80"]
+    assert plan.calls[0].summary == "64x64x64 s4 4 warps top-left" and not plan.calls[0].overlap
+
+
+def test_repeated_keys() -> None:
+    """TMA cannot repeat heads of keys, `cp.async` can."""
+    keys = np.broadcast_to(numbers(1, 1, 8, 16), (1, 2, 8, 16))
+    plan = planned(lambda q, k: kf.attention(q, k, k), numbers(1, 2, 8, 16), keys)
+    assert names(plan) == ["attention_sm80"]
+
+
 def test_heads_that_are_kept_as_well() -> None:
     """Where the turned heads are returned too, what merges them is a launch of its own."""
 
@@ -257,7 +275,7 @@ def test_the_chip_decides_the_grid() -> None:
 Q = (1, 2, 8, 16)
 REFUSALS: dict[str, tuple[str, Any, list[Any], str]] = {
     "f32": ("KF-DTYPE", kf.attention, [numbers(*Q, dtype=F32)] * 3, "sm_90a"),
-    "target": ("KF-TARGET", kf.attention, [numbers(*Q)] * 3, "sm_80"),
+    "target": ("KF-TARGET", kf.attention, [numbers(*Q)] * 3, "sm_75"),
     "long heads": ("KF-SHAPE", kf.attention, [numbers(1, 2, 8, 264)] * 3, "sm_90a"),
     "odd heads": ("KF-SHAPE", kf.attention, [numbers(1, 2, 8, 12)] * 3, "sm_90a"),
     "unlike values": (
@@ -267,10 +285,6 @@ REFUSALS: dict[str, tuple[str, Any, list[Any], str]] = {
         "KF-SHAPE", lambda q: kf.attention(q, q, q, scale=-1.0), [numbers(*Q)], "sm_90a",
     ),
     "rank": ("KF-RANK", kf.attention, [numbers(1, 1, 2, 8, 16)] * 3, "sm_90a"),
-    "repeated": (
-        "KF-LAYOUT", kf.attention,
-        [numbers(*Q), *[np.broadcast_to(numbers(1, 1, 8, 16), Q)] * 2], "sm_90a",
-    ),
     "turned": ("KF-LAYOUT", kf.attention, [numbers(1, 2, 16, 16).swapaxes(2, 3)] * 3, "sm_90a"),
     "odd start": (
         "KF-LAYOUT", lambda q: kf.attention(*[q[..., 3:19]] * 3), [numbers(1, 2, 8, 24)], "sm_90a",

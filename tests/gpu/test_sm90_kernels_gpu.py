@@ -87,23 +87,29 @@ BIASED = ("64 None", "128 top-left", "bottom-right, heads first")
 @pytest.mark.parametrize("name", first_of_each(ATTENTION, lambda name: ATTENTION[name].dim))
 def test_attention(execute: Executor, name: str) -> None:
     """Each head dimension and mask."""
-    assert_attention(execute, ATTENTION[name])
+    assert_attention(execute, planned(name))
 
 
 @pytest.mark.parametrize("name", BIASED)
 def test_attention_with_bias(execute: Executor, name: str) -> None:
     """An additive bias, -infinity in a whole row."""
-    assert_attention(execute, ATTENTION[name], biased=True)
+    assert_attention(execute, planned(name), biased=True)
 
 
-def assert_attention(execute: Executor, config: AttentionConfig, *, biased: bool = False) -> None:
-    """A launch of few blocks gives the attention."""
-    problem = replace(PROBLEM, dim=config.dim)
+def planned(name: str) -> AttentionPlan:
+    """A configuration for a launch of few blocks."""
+    config = ATTENTION[name]
+    return AttentionPlan(replace(PROBLEM, dim=config.dim), config, BLOCKS)
+
+
+def assert_attention(execute: Executor, plan: AttentionPlan, *, biased: bool = False) -> None:
+    """A plan for `PROBLEM` gives the attention."""
+    problem, config = plan.problem, plan.config
     q, k, v = attentions.operands(problem, config.layout)
     bias = np.random.default_rng(3).standard_normal((140, 500)).astype(np.float32)
     bias[7] = -np.inf
     extras = [np.broadcast_to(bias, (1, 2, 140, 500))] if biased else []
-    plan, scale = AttentionPlan(problem, config, BLOCKS), 1 / math.sqrt(config.dim)
+    scale = 1 / math.sqrt(config.dim)
     out = np.full(q.shape, 77, BF16)
 
     def launch(*arrays: Any) -> None:

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from kdsl_core.errors import HazardError, KdslError
+from kdsl_fuse.kernels.attention_sm80 import Sm80AttentionConfig
 from kdsl_fuse.kernels.attention_sm90_config import AttentionConfig
 from kdsl_fuse.kernels.attention_sm90_plan import AttentionProblem
 from kdsl_fuse.kernels.columns import ColumnsConfig
 from kdsl_fuse.kernels.gemm_sm90_config import Sm90Config
 from kdsl_fuse.kernels.rows import RowConfig
-from mutants.attentions import attention
+from mutants.attentions import attention, attention80
 from mutants.cases import cases
 from mutants.clean_convolutions import (
     drawn_conv80,
@@ -222,6 +223,23 @@ def _drawn_attention(rng: random.Random) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _drawn_attention80(rng: random.Random) -> dict[str, Any]:
+    key_heads = rng.randint(1, 2)
+    config = Sm80AttentionConfig(
+        16 * rng.randint(1, 6), 16 * rng.randint(1, 4), rng.choice((1, 2, 4)),
+        rng.randint(1, 2), rng.randint(2, 5),
+        rng.choice((None, "top-left", "bottom-right")), rng.choice(("bshd", "bhsd")),
+    )  # fmt: skip
+    problem = AttentionProblem(
+        rng.randint(1, 2), key_heads * rng.randint(1, 2), key_heads, rng.randint(1, 100),
+        rng.randint(1, 150), 8 * rng.randint(1, config.dim // 8),
+    )  # fmt: skip
+    return {
+        "make": attention80, "config": config, "problem": problem, "biased": rng.random() < 0.3,
+        "dtype": rng.choice((BF16, F16)),
+    }  # fmt: skip
+
+
 def _drawn_conv90(rng: random.Random) -> dict[str, Any]:
     return drawn_conv90(rng, _drawn_sm90(rng)["config"])
 
@@ -230,4 +248,5 @@ _DRAWS: dict[Any, int] = {  # None: a case of the campaign as it is
     _drawn_sm90: 6, _drawn_sm80: 3, _drawn_pair: 3, _drawn_attention: 3, _drawn_rows: 5,
     _drawn_columns: 1, _drawn_sums: 1, _drawn_conv90: 3, drawn_conv80: 1, drawn_stem: 1,
     drawn_simple: 1, drawn_depthwise90: 2, drawn_depthwise: 1, drawn_grouped: 3, None: 1,
+    _drawn_attention80: 2,
 }  # fmt: skip

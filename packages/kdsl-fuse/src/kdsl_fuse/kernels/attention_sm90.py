@@ -11,17 +11,14 @@ Source: Dao et al., FlashAttention (2022), and Shah et al., FlashAttention-3 (20
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import kdsl_core as kd
+from kdsl_fuse.kernels.attention_scores import Scores, scale_rows
 from kdsl_fuse.kernels.attention_sm90_config import LAYOUTS, ROWS
 from kdsl_fuse.kernels.attention_sm90_work import Tile, Work
 from kdsl_fuse.kernels.gemm_sm90 import Turns, identity
 from kdsl_fuse.kernels.gemm_sm90_config import GROUP, WARP
-from kdsl_fuse.kernels.online_softmax import Softmax, hide, of_pair
-
-LOG2_E = math.log2(math.e)
 
 
 @kd.kernel(min_blocks_per_sm=1)
@@ -120,7 +117,7 @@ class Consumer:
         self, config: Any, loads: Any, rings: Any, group: Any, scale: Any, bias: Any
     ) -> None:
         load_q, load_k, load_v = loads
-        self.config, self.group, self.scale = config, group, scale
+        self.config, self.group = config, group
         self.queries, self.keys, self.values = (ring.reader() for ring in rings)
         dtype, warps = load_q.shared.dtype, (config.consumers, 1)
         thread = kd.thread_rank()
@@ -133,9 +130,8 @@ class Consumer:
         self.v = self.second.get_slice(thread).partition_B(load_v.shared)
         self.weights = self.second.make_fragment_A((config.rows, config.columns))
         self.sums = self.second.make_fragment_C((config.rows, config.dim))
-        self.bias = bias[0].with_layout(kd.select(bias[0].layout, (2, 3, 1, 0))) if bias else None
-        factor = LOG2_E if bias else scale * LOG2_E
-        self.softmax = Softmax(factor, guarded=bool(bias) or config.mask is not None)
+        self.weighing = Scores(config, self.scores[None, 0, 0], group.thread, scale, bias)
+        self.softmax = self.weighing.softmax
         self.turns = Turns(group) if config.turns else None
 
     def start_scores(self) -> None:
@@ -154,47 +150,15 @@ class Consumer:
 
     def weigh(self, tile: Tile, block: Any, masked: bool) -> list[Any]:
         """Turn scores of a block of keys into weights; gives the factors of earlier sums."""
-        scores, thread = self.scores[None, 0, 0], self.group.thread
-        row = tile.row + ROWS * self.group.number
-        first = block * self.config.columns
-        if self.bias is not None:
-            self._add_bias(scores, (row, first), tile)
+        origin = tile.row + ROWS * self.group.number, block * self.config.columns
+        self.weighing.add_bias(origin, tile)
         if masked:
-            own = row + 16 * (thread // 32) + thread % 32 // 4
-            for pair in range(2):
-                last: Any = tile.keys - 1
-                if self.config.mask is not None:
-                    last = kd.minimum(last, own + 8 * pair + tile.shift)
-                hide(scores, pair, last - first - 2 * (thread % 4))
-        return self.softmax.update(scores)
-
-    def _add_bias(self, scores: Any, origin: tuple[Any, Any], tile: Tile) -> None:
-        """scores = scores · scale + bias, the bias of some columns fetched ahead of the others."""
-        bias = self.bias[None, None, tile.head, tile.batch]
-        epilogue = kd.collective.FragmentEpilogue(
-            self._biased, (bias,), bias.shape, self.group.thread
-        )
-        width, ahead = self.config.columns, 16 if self.config.dim > 128 else 32
-        chunks = [range(x, min(x + ahead, width)) for x in range(0, width, ahead)]
-        parts = epilogue.fetch(origin, 0, chunks[0])
-        for columns, following in zip(chunks, [*chunks[1:], None], strict=True):
-            upcoming = epilogue.fetch(origin, 0, following) if following else []
-            (found,) = epilogue.results(scores, parts, columns)
-            for i, score in enumerate(found):
-                scores[columns[0] // 2 + i] = score
-            parts = upcoming
-
-    def _biased(self, score: Any, bias: Any) -> Any:
-        if bias.dtype is kd.boolean:
-            return kd.where(bias, score * self.scale, -math.inf)
-        return kd.fma(score, self.scale, bias.to(kd.f32))
+            self.weighing.hide_unseen(origin, tile)
+        return self.softmax.update(self.scores[None, 0, 0])
 
     def scale_sums(self, factors: list[Any]) -> None:
         """Multiply each row's sums by its factor."""
-        sums = self.sums[None, 0, 0]
-        for pair, factor in enumerate(factors):
-            for i in of_pair(sums, pair):
-                sums[i] = sums[i] * factor
+        scale_rows(self.sums[None, 0, 0], factors)
 
 
 @kd.func

@@ -46,13 +46,7 @@ class AttentionConfig:
                 code="K950",
                 fix="take what `choose` gives as an example",
             )
-        if self.mask not in MASKS or self.layout not in LAYOUTS:
-            raise kd.ArgumentError(
-                f"a mask is one of {MASKS}, a layout one of {', '.join(LAYOUTS)}, got "
-                f"{self.mask!r} and {self.layout!r}",
-                code="K951",
-                fix='"bshd" is (batch, sequence, heads, dimension)',
-            )
+        check_names(self.mask, self.layout)
         if self.turns and self.consumers != 2:
             raise kd.ArgumentError(
                 f"two warp groups take turns, got {self.consumers}",
@@ -69,3 +63,14 @@ class AttentionConfig:
     def threads(self) -> int:
         """Threads of a block."""
         return GROUP * self.consumers + (WARP if self.registers is None else GROUP)
+
+
+def check_names(mask: str | None, layout: str) -> None:
+    """Refuse (K951) a mask or a layout that attention does not have."""
+    if mask not in MASKS or layout not in LAYOUTS:
+        raise kd.ArgumentError(
+            f"a mask is one of {MASKS}, a layout one of {', '.join(LAYOUTS)}, got {mask!r} and "
+            f"{layout!r}",
+            code="K951",
+            fix='"bshd" is (batch, sequence, heads, dimension)',
+        )

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import kdsl_core as kd
 from kdsl_core.lang.arguments import ArrayFacts, facts_of
 from kdsl_fuse import arrays
 from kdsl_fuse.kernels.attention_sm90 import attention_sm90
-from kdsl_fuse.kernels.attention_sm90_config import LAYOUTS, MOST_DIM, ROWS, AttentionConfig
+from kdsl_fuse.kernels.attention_sm90_config import (
+    LAYOUTS,
+    MOST_DIM,
+    ROWS,
+    AttentionConfig,
+    check_names,
+)
 from kdsl_fuse.kernels.gemm_sm90_plan import MULTIPROCESSORS
 from kdsl_fuse.strided import Strided
 
@@ -64,6 +71,9 @@ class AttentionPlan:
     multiprocessors: int = MULTIPROCESSORS
     sharers: int = 1
 
+    kernel: ClassVar = attention_sm90
+    overlap: ClassVar = True  # with the launch before
+
     def __str__(self) -> str:
         c = self.config
         words = [f"{c.rows}x{c.columns}x{c.dim}", "s{}+{}".format(*c.stages), c.mask or "full"]
@@ -88,7 +98,9 @@ class AttentionPlan:
     @cached_property
     def launch(self) -> Any:
         """The kernel with grid and block, waiting for arguments."""
-        return attention_sm90.configure(grid=self.grid, block=self.config.threads, overlap=True)
+        return self.kernel.configure(
+            grid=self.grid, block=self.config.threads, overlap=self.overlap
+        )
 
     def run(self, q: Any, k: Any, v: Any, out: Any, *bias: Any, scale: float) -> None:
         """Write `out`, on the arrays' current stream; a bias has all scores' shape."""
@@ -126,10 +138,7 @@ def choose(
     only. `biased` says whether a bias is added to the scores. Beside the sums of the longest heads
     that takes more registers than a thread of two warp groups can have.
     """
-    sharers = 1
-    if problem.queries == 1 and mask != "top-left":
-        sharers, mask = problem.sharers, None
-        problem = replace(problem, heads=problem.key_heads, queries=sharers)
+    problem, mask, sharers = joined_heads(problem, mask)
     dim = next(width for width in _TILES if width >= problem.dim)
     columns, stages = _TILES[dim]
     one = problem.queries <= ROWS
@@ -140,6 +149,19 @@ def choose(
         registers=None if one else ROOM,
     )  # fmt: skip
     return AttentionPlan(problem, config, multiprocessors, sharers)
+
+
+def joined_heads(
+    problem: AttentionProblem, mask: str | None
+) -> tuple[AttentionProblem, str | None, int]:
+    """The problem and mask with heads that share keys as queries of one, and how many they are.
+
+    Where there is one query, unless it sees one key only.
+    """
+    if problem.queries > 1 or mask == "top-left":
+        return problem, mask, 1
+    sharers = problem.sharers
+    return replace(problem, heads=problem.key_heads, queries=sharers), None, sharers
 
 
 def attention(
@@ -168,6 +190,22 @@ def attention(
     multiples of 16 bytes.
     Raises: ArgumentError K951 and K953 … K957.
     """
+    return attention_by(choose, q, k, v, out, causal=causal, scale=scale, bias=bias, layout=layout)
+
+
+def attention_by(
+    choose: Callable[..., Any],
+    q: Any,
+    k: Any,
+    v: Any,
+    out: Any,
+    *,
+    causal: bool | str,
+    scale: float | None,
+    bias: Any,
+    layout: str,
+) -> Any:
+    """`attention` by the plan that `choose(problem, mask, layout, biased=…)` gives."""
     mask = "top-left" if causal is True else (causal or None)
     problem = problem_of(q, k, v, layout)
     if out is None:
@@ -191,8 +229,7 @@ def attention(
 
 def problem_of(q: Any, k: Any, v: Any, layout: str = "bshd") -> AttentionProblem:
     """The sizes of operands, once they fit together."""
-    if layout not in LAYOUTS:
-        AttentionConfig(16, 16, layout=layout)  # refuses it
+    check_names(None, layout)
     facts = [facts_of(x, name) for name, x in (("q", q), ("k", k), ("v", v))]
     shapes = [tuple(f.shape) for f in facts]
     if any(len(shape) != 4 for shape in shapes):

@@ -1,4 +1,4 @@
-"""Which tiles of queries a block of the Hopper attention kernel takes, and what keys they see."""
+"""Which tiles of queries a block of an attention kernel takes, and what keys they see."""
 
 from __future__ import annotations
 

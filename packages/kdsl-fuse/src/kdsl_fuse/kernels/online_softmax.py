@@ -1,4 +1,4 @@
-"""Softmax of rows that come piece by piece, in the accumulators of `wgmma`."""
+"""Softmax of rows that come piece by piece, in the accumulators of `wgmma` or `mma.sync`."""
 
 from __future__ import annotations
 

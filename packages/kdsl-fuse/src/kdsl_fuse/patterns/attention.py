@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 from kdsl_core.dtypes import bf16, boolean, f16, f32
-from kdsl_core.ir.target import target_of
-from kdsl_core.isa.wgmma_shapes import NEED
 from kdsl_fuse import calls
 from kdsl_fuse.calls import KernelCall, Operand, stored
 from kdsl_fuse.graph import Graph, Node
 from kdsl_fuse.match import Facts
 from kdsl_fuse.patterns.base import Example, Match, Options
-from kdsl_fuse.patterns.gemm_families import TMA_BYTES, has_wgmma
+from kdsl_fuse.patterns.gemm_families import has_wgmma
+from kdsl_fuse.patterns.products import target_refusal
 from kdsl_fuse.reasons import Reason
 from kdsl_fuse.strided import Strided
 
 AXES = 4  # batch, heads, sequence, dimension: the kernel's modes
 MOST_DIM = 256
-OPERANDS = 3
+ALIGNED_BYTES = 16  # what TMA and `cp.async` copy at a time
 MASKS = (f16, bf16, f32, boolean)
 
 
@@ -39,6 +41,11 @@ class FlashAttention:
             target="sm_90a",
         ),
         Example(
+            "causal heads in groups, without wgmma",
+            lambda kf, q, k, v: kf.attention(q, k, v, causal=True),
+            (("bf16", (1, 4, 20, 16)), ("bf16", (1, 2, 24, 16)), ("bf16", (1, 2, 24, 16))),
+        ),
+        Example(
             "a query whose heads share keys",
             lambda kf, q, k, v: kf.attention(q, k, v),
             (("bf16", (2, 8, 1, 16)), ("bf16", (2, 2, 24, 16)), ("bf16", (2, 2, 24, 16))),
@@ -49,6 +56,11 @@ class FlashAttention:
             lambda kf, q, k, v, m: kf.softmax(q @ k.transpose(0, 2, 1) * 0.3 + m) @ v,
             (("f16", (2, 9, 8)), ("f16", (2, 12, 8)), ("f16", (2, 12, 8)), ("f16", (9, 12))),
             target="sm_90a",
+        ),
+        Example(
+            "scores with a bias, without wgmma",
+            lambda kf, q, k, v, m: kf.softmax(q @ k.transpose(0, 2, 1) * 0.3 + m) @ v,
+            (("f16", (2, 9, 8)), ("f16", (2, 12, 8)), ("f16", (2, 12, 8)), ("f16", (9, 12))),
         ),
         Example(
             "keys that are seen",
@@ -70,28 +82,22 @@ class FlashAttention:
         )
 
     def lower(self, graph: Graph, match: Match, options: Options) -> KernelCall:
-        """The call of the Hopper kernel."""
-        from kdsl_fuse.kernels.attention_sm90 import attention_sm90
-        from kdsl_fuse.kernels.attention_sm90_plan import AttentionProblem, choose
-        from kdsl_fuse.kernels.gemm_sm90_plan import MULTIPROCESSORS
+        """The call of the fastest kernel that takes the operands."""
+        from kdsl_fuse.kernels.attention_sm90_plan import AttentionProblem
 
         anchor = match.anchor
         q, k, v, *masks = graph.operands(anchor)
         seen, *shared = (_seen(graph, x) for x in (q, k, v))
         (batch, heads, queries, dim), (_, key_heads, keys, _) = seen.shape, shared[0].shape
         problem = AttentionProblem(batch, heads, key_heads, queries, keys, dim)
-        plan = choose(
-            problem,
-            "top-left" if anchor.op["causal"] else None,
-            "bhsd",
-            biased=bool(masks),
-            multiprocessors=options.chip.multiprocessors if options.chip else MULTIPROCESSORS,
-        )
+        mask = "top-left" if anchor.op["causal"] else None
+        choose = chooser((seen, *shared), options)
+        plan = choose(problem, mask, "bhsd", biased=bool(masks))
         scores = (_scores(graph, x, (batch, heads, queries, keys)) for x in masks)
         numbers = {"scale": float(anchor.op["scale"]), "together": plan.together}
         return KernelCall(
-            name="attention_sm90",
-            kernel=attention_sm90,
+            name=plan.kernel.__name__,
+            kernel=plan.kernel,
             grid=(plan.grid,),
             block=(plan.config.threads,),
             operands=(seen.seen_as(plan.seen(seen.layout)), *shared),
@@ -100,8 +106,23 @@ class FlashAttention:
             seen=(plan.seen(_four(_result(match))),),
             statics={**numbers, "config": plan.config},
             summary=str(plan),
-            overlap=True,
+            overlap=plan.overlap,
         )
+
+
+# -- families -------------------------------------------------------------------------------
+
+
+def chooser(operands: Sequence[Operand], options: Options) -> Callable[..., Any]:
+    """The `choose` of the fastest kernel: on Hopper TMA has to take the operands as they lie."""
+    from kdsl_fuse.kernels import attention_sm80_plan, attention_sm90_plan
+    from kdsl_fuse.kernels.gemm_sm90_plan import MULTIPROCESSORS
+
+    repeated = any(0 in x.strides for x in operands)
+    if repeated or not has_wgmma(operands[0].dtype, options.target):
+        return attention_sm80_plan.choose
+    multiprocessors = options.chip.multiprocessors if options.chip else MULTIPROCESSORS
+    return partial(attention_sm90_plan.choose, multiprocessors=multiprocessors)
 
 
 # -- views ----------------------------------------------------------------------------------
@@ -157,9 +178,13 @@ def _result(match: Match) -> Strided:
 
 
 def guard(graph: Graph, node: Node, options: Options) -> Reason | None:
-    """Why the kernel cannot compute this attention."""
+    """Why no kernel computes this attention."""
     q, k, v, *masks = graph.operands(node)
-    refusal = _types((q, k, v), masks) or _target(q, options.target) or _sizes(node, (q, k, v))
+    refusal = (
+        _types((q, k, v), masks)
+        or target_refusal(options.target, "attention_sm80")
+        or _sizes(node, (q, k, v))
+    )
     if refusal is not None:
         return refusal
     layouts = (_layout(graph, x) for x in (q, k, v))
@@ -178,17 +203,6 @@ def _types(operands: tuple[Node, ...], masks: list[Node]) -> Reason | None:
     )
 
 
-def _target(q: Node, target: str) -> Reason | None:
-    if has_wgmma(q.dtype, target):
-        return None
-    why = NEED.missing(target_of(target))
-    return Reason(
-        "KF-TARGET",
-        f"attention_sm90 multiplies with wgmma, and {why}; the target is {target}",
-        fix='plan for sm_90a: @kf.fuse(target="sm_90a")',
-    )
-
-
 def _sizes(node: Node, operands: tuple[Node, ...]) -> Reason | None:
     q, k, v = operands
     if q.rank > AXES:
@@ -197,7 +211,7 @@ def _sizes(node: Node, operands: tuple[Node, ...]) -> Reason | None:
             f"the attention kernel takes [batch, heads, rows, columns], got {q}",
             fix="merge the axes before the heads: q.reshape(…)",
         )
-    step = TMA_BYTES // q.dtype.bytes
+    step = ALIGNED_BYTES // q.dtype.bytes
     fits = k.shape == v.shape and min(*q.shape, *k.shape) > 0
     if fits and q.shape[-1] % step == 0 and q.shape[-1] <= MOST_DIM and node.op["scale"] > 0:
         return None
@@ -211,15 +225,14 @@ def _sizes(node: Node, operands: tuple[Node, ...]) -> Reason | None:
 
 
 def _layout(graph: Graph, node: Node) -> Reason | None:
-    """Refuse strides that TMA cannot take."""
+    """Refuse strides at which no row can be copied by 16 bytes at a time."""
     read = _seen(graph, node)
-    pitches = [step * node.dtype.bytes for step in read.strides[:-1]]
-    whole = all(step and step % TMA_BYTES == 0 for step in pitches)
-    if read.strides[-1] == 1 and whole and read.align % TMA_BYTES == 0:
+    steps = [read.align, *(step * node.dtype.bytes for step in read.strides[:-1])]
+    if read.strides[-1] == 1 and not any(step % ALIGNED_BYTES for step in steps):
         return None
     return Reason(
         "KF-LAYOUT",
         f"the attention kernel reads rows without gaps whose starts and strides are multiples of "
-        f"{TMA_BYTES} bytes, got {read} for {node}",
+        f"{ALIGNED_BYTES} bytes, got {read} for {node}",
         fix=f"copy it to a dense array: numpy.ascontiguousarray({node.name})",
     )

@@ -86,12 +86,16 @@ def _dtypes(a: Node, b: Node) -> Reason | None:
     )
 
 
-def target_refusal(target: str) -> Reason | None:
-    """Why products have no kernel on this target."""
+def target_refusal(target: str, kernel: str = "gemm_sm80") -> Reason | None:
+    """Why `kernel`, which multiplies as matrix products do, is none for this target."""
     found = re.match(r"sm_(\d+)", target)
     if found is None or int(found[1]) >= OLDEST_ARCHITECTURE:
         return None
-    return Reason("KF-TARGET", f"gemm_sm80 needs sm_80 or newer, the target is {target}")
+    return Reason(
+        "KF-TARGET",
+        f"{kernel} needs sm_80 or newer, the target is {target}",
+        fix='plan for a newer GPU: @kf.fuse(target="sm_80")',
+    )
 
 
 def _strides(node: Node, read: Operand | None) -> Reason | None:
