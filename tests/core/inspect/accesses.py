@@ -66,20 +66,41 @@ def _plain_access(a: Author, op: str, space: str, address: Any, width: int) -> N
         memory.store(a.b, space, address, (Const(element, 0),) * vector)
 
 
-def wavefronts_in_words(rows: np.ndarray[Any, Any], width: int) -> tuple[int, int, int]:
-    """(wavefronts, ideal, ways): per 128 bytes of a warp, the most words wanted from one bank."""
+def wavefronts_in_words(
+    rows: np.ndarray[Any, Any], width: int, op: str = ""
+) -> tuple[int, int, int]:
+    """(wavefronts, ideal, ways): per 128 bytes of a warp, the most words wanted from one bank.
+
+    Loads take 256 bytes at a time where lanes share what they read in pairs.
+    """
     found = []
     for row in rows:
         together = 128 // max(width, 4)
         for start in range(0, row.size, together):
+            other = start ^ together  # where the half begins that may come along
+            lanes = [*range(start, start + together), *range(other, other + together)]
+            if op == "ld" and width > 4 and _share_in_pairs(row, lanes):
+                if other < start:
+                    continue
+            else:
+                lanes = lanes[:together]
             words = {
-                (int(a) + byte) // 4
-                for a in row[start : start + together]
+                (int(row[lane]) + byte) // 4
+                for lane in lanes
+                if lane < row.size
                 for byte in range(0, width, 4)
             }
             banks = [word % 32 for word in words]
             found.append(max(map(banks.count, banks), default=0))
     return sum(found), sum(map(bool, found)), max(found)
+
+
+def _share_in_pairs(row: np.ndarray[Any, Any], lanes: list[int]) -> bool:
+    """Whether each lane reads what the lane beside it reads, or each what that two further does."""
+    return any(
+        all(max(lane, lane ^ step) >= row.size or row[lane] == row[lane ^ step] for lane in lanes)
+        for step in (1, 2)
+    )
 
 
 def sectors_in_words(rows: np.ndarray[Any, Any], width: int) -> int:

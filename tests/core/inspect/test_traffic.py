@@ -56,7 +56,7 @@ def test_bank_conflicts_are_what_the_simulator_counts(access: Any, op: Any) -> N
         counted["wavefronts"],
         counted["ideal_wavefronts"],
     )
-    want = [wavefronts_in_words(row[None], width) for row in warp_rows(first)]
+    want = [wavefronts_in_words(row[None], width, op) for row in warp_rows(first)]
     assert found.wavefronts == sum(w for w, _, _ in want)
     assert found.ways == max(ways for _, _, ways in want)
 
@@ -222,3 +222,21 @@ def test_refusals_say_what_is_missing() -> None:
         kd.inspect.coalescing(kd.Layout((32, kd.sym("n"))), kd.f32)
     with pytest.raises(kd.LayoutError, match="K187"):
         kd.inspect.coalescing(atoms.cp_async(16), kd.f32)  # type: ignore[arg-type] # the mistake under test
+
+
+PAIRS: dict[str, tuple[Any, Any, tuple[int, int, int]]] = {
+    "the lane beside": (kd.Layout(((2, 16), 2), ((0, 2), 1)), "ld", (1, 1, 1)),
+    "the lane two further": (kd.Layout(((2, 2, 8), 2), ((2, 0, 4), 1)), "ld", (1, 1, 1)),
+    "the lane four further": (kd.Layout(((4, 2, 4), 2), ((2, 0, 8), 1)), "ld", (2, 2, 1)),
+    "quarters in pairs": (kd.Layout(((2, 16), 4), ((0, 4), 1)), "ld", (2, 2, 1)),
+    "pairs that collide": (kd.Layout(((2, 16), 2), ((0, 4), 1)), "ld", (2, 1, 2)),
+    "stores": (kd.Layout(((2, 16), 2), ((0, 2), 1)), "st", (2, 2, 1)),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_lanes_that_share_in_pairs(name: str) -> None:
+    """Parts of a warp go together where loads of lanes are the same in pairs (facts of an H200)."""
+    access, op, expected = PAIRS[name]
+    found = kd.inspect.bank_conflicts(access, kd.f32, op=op)
+    assert (found.wavefronts, found.ideal, found.ways) == expected

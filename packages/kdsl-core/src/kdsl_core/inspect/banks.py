@@ -113,20 +113,27 @@ def bank_conflicts(
 
 def count(found: Requests) -> tuple[int, int]:
     """(wavefronts, wavefronts without conflicts) of all instructions."""
-    return count_wavefronts(found.address, found.active, found.width)
+    return _count(found, slice(None), slice(None))
+
+
+def _count(found: Requests, instructions: slice, lanes: Any) -> tuple[int, int]:
+    """The same of some instructions and some of their lanes."""
+    on = None if found.active is None else found.active[instructions, lanes]
+    address, merged = found.address[instructions, lanes], found.op == "ld"
+    return count_wavefronts(address, on, found.width, merged=merged)
 
 
 def _worst_part(found: Requests) -> tuple[int, int, Array]:
-    """(passes, instruction, lanes) of the part of a warp that takes most passes."""
+    """(passes, instruction, lanes) of the part of a warp that one pass could serve and most do."""
     lanes = np.arange(found.address.shape[1])
     together = min(lanes.size, BANKS * BANK_BYTES // max(found.width, BANK_BYTES))
     most, where = 0, (0, lanes[:together])
     for i in range(found.address.shape[0]):
-        for part in lanes.reshape(-1, together):
-            on = None if found.active is None else found.active[i : i + 1, part]
-            passes, _ = count_wavefronts(found.address[i : i + 1, part], on, found.width)
-            if passes > most:
-                most, where = passes, (i, part)
+        for size in (together, min(2 * together, lanes.size)):
+            for part in lanes.reshape(-1, size):
+                passes, least = _count(found, slice(i, i + 1), part)
+                if least == 1 and passes > most:
+                    most, where = passes, (i, part)
     return (most, *where)
 
 
