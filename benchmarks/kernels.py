@@ -27,7 +27,8 @@ from kdsl_fuse.kernels import (
     rows_plan,
 )
 from kdsl_fuse.kernels import gemm_sm90_model as model
-from kdsl_fuse.kernels.attention_sm90_plan import AttentionPlan, AttentionProblem
+from kdsl_fuse.kernels.attention_plan import AttentionPlan
+from kdsl_fuse.kernels.attention_problem import AttentionProblem
 from kdsl_fuse.kernels.columns import ColumnsConfig, columns
 from kdsl_fuse.kernels.conv_depthwise_norm_plan import conv_depthwise_norm
 from kdsl_fuse.kernels.conv_depthwise_plan import conv_depthwise

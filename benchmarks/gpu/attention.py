@@ -25,7 +25,10 @@ from sides import Result, Sides, run
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from kdsl_fuse.kernels import attention_sm80_plan
-from kdsl_fuse.kernels.attention_sm90_plan import AttentionPlan, AttentionProblem, choose
+from kdsl_fuse.kernels.attention_plan import AttentionPlan
+from kdsl_fuse.kernels.attention_problem import AttentionProblem
+from kdsl_fuse.kernels.attention_sm80_plan import Sm80AttentionPlan
+from kdsl_fuse.kernels.attention_sm90_plan import Sm90AttentionPlan, choose
 
 BACKENDS = {"cuDNN": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
 PORTABLE = "kdsl sm_80"  # how sides of the kernel for sm_80 are called
@@ -122,7 +125,7 @@ def peers(case: Case, compiled: bool) -> dict[str, Callable[[Set], torch.Tensor]
     return found
 
 
-def plans_of(case: Case) -> list[AttentionPlan]:
+def plans_of(case: Case) -> list[Sm90AttentionPlan]:
     """The chosen plan, and others worth a look."""
     first = choose(case.problem, "top-left" if case.causal else None)
     config = first.config
@@ -137,7 +140,7 @@ def plans_of(case: Case) -> list[AttentionPlan]:
     return [first, *(replace(first, config=other) for other in others if other != config)]
 
 
-def portable_plans(case: Case) -> list[AttentionPlan]:
+def portable_plans(case: Case) -> list[Sm80AttentionPlan]:
     """What every GPU since sm_80 can run: the chosen plan, one strip a warp, eight warps."""
     first = attention_sm80_plan.choose(case.problem, "top-left" if case.causal else None)
     config = first.config

@@ -12,10 +12,9 @@ import pytest
 import kdsl_core as kd
 from covering import combined
 from fuse.test_attention_sm90 import BF16, Array, array, assert_close, exact, operands
+from kdsl_fuse.kernels.attention_problem import LAYOUTS, MASKS, AttentionProblem
 from kdsl_fuse.kernels.attention_sm80 import Sm80AttentionConfig, attention_sm80
 from kdsl_fuse.kernels.attention_sm80_plan import Sm80AttentionPlan, attention, choose
-from kdsl_fuse.kernels.attention_sm90_config import LAYOUTS, MASKS
-from kdsl_fuse.kernels.attention_sm90_plan import AttentionProblem
 
 SMALL = Sm80AttentionConfig(64, 32)
 PROBLEM = AttentionProblem(batch=1, heads=2, key_heads=2, queries=130, keys=200, dim=64)

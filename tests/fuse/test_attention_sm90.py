@@ -12,19 +12,14 @@ import pytest
 
 import kdsl_core as kd
 from covering import combined
+from kdsl_fuse.kernels.attention_problem import LAYOUTS, AttentionProblem, problem_of
 from kdsl_fuse.kernels.attention_sm90 import attention_sm90
-from kdsl_fuse.kernels.attention_sm90_config import LAYOUTS, AttentionConfig
-from kdsl_fuse.kernels.attention_sm90_plan import (
-    AttentionPlan,
-    AttentionProblem,
-    attention,
-    choose,
-    problem_of,
-)
+from kdsl_fuse.kernels.attention_sm90_config import Sm90AttentionConfig
+from kdsl_fuse.kernels.attention_sm90_plan import Sm90AttentionPlan, attention, choose
 
 Array = np.ndarray[Any, Any]
 BF16 = ml_dtypes.bfloat16
-SMALL = AttentionConfig(64, 64)
+SMALL = Sm90AttentionConfig(64, 64)
 
 
 def operands(problem: AttentionProblem, layout: str = "bshd", dtype: Any = BF16) -> list[Array]:
@@ -66,7 +61,7 @@ def assert_close(got: Array, want: Array, v: Array) -> None:
 
 
 def simulated(
-    config: AttentionConfig,
+    config: Sm90AttentionConfig,
     problem: AttentionProblem,
     *,
     bias: Array | None = None,
@@ -77,7 +72,7 @@ def simulated(
     """Run on a few blocks with all checks, from NaN, and compare with f64; gives the result."""
     q, k, v = operands(problem, config.layout, dtype)
     out = np.full(q.shape, np.nan, dtype)
-    plan = AttentionPlan(problem, config, blocks)
+    plan = Sm90AttentionPlan(problem, config, multiprocessors=blocks)
     scale = 1 / math.sqrt(problem.dim)
     extras = () if bias is None else (bias,)
     kd.simulate(
@@ -220,11 +215,11 @@ BAD: dict[str, tuple[str, Any]] = {
     "f32": ("K956", lambda: attention(*[X.astype(np.float32)] * 3)),
     "bias shape": ("K957", lambda: attention(X, X, X, bias=array(8, 9))),
     "bias type": ("K957", lambda: attention(X, X, X, bias=array(8, 8, dtype=np.int32))),
-    "long tiles": ("K950", lambda: AttentionConfig(264, 64)),
-    "odd heads of tiles": ("K950", lambda: AttentionConfig(40, 64)),
-    "odd tiles": ("K950", lambda: AttentionConfig(64, 40)),
-    "no stages": ("K950", lambda: AttentionConfig(64, 64, stages=(1, 0))),
-    "turns of three": ("K952", lambda: AttentionConfig(64, 64, consumers=3)),
+    "long tiles": ("K950", lambda: Sm90AttentionConfig(264, 64)),
+    "odd heads of tiles": ("K950", lambda: Sm90AttentionConfig(40, 64)),
+    "odd tiles": ("K950", lambda: Sm90AttentionConfig(64, 40)),
+    "no stages": ("K950", lambda: Sm90AttentionConfig(64, 64, stages=(1, 0))),
+    "turns of three": ("K952", lambda: Sm90AttentionConfig(64, 64, consumers=3)),
 }
 
 

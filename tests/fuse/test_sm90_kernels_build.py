@@ -9,9 +9,9 @@ import pytest
 
 import kdsl_core as kd
 from fuse.test_sm90_builds import MOST_SHARED
+from kdsl_fuse.kernels.attention_problem import AttentionProblem
 from kdsl_fuse.kernels.attention_sm90 import attention_sm90
-from kdsl_fuse.kernels.attention_sm90_config import AttentionConfig
-from kdsl_fuse.kernels.attention_sm90_plan import AttentionProblem
+from kdsl_fuse.kernels.attention_sm90_config import Sm90AttentionConfig
 from kdsl_fuse.kernels.attention_sm90_plan import choose as choose_attention
 from kdsl_fuse.kernels.gated_sm90 import gated_sm90
 from kdsl_fuse.kernels.gated_sm90_plan import candidates, choose, gated, gelu, silu
@@ -69,7 +69,7 @@ def test_gated_to_f32() -> None:
     assert_clean(gated_module(plan, gated(silu), result="f32"), plan.config.threads)
 
 
-def chosen(dim: int, mask: str | None, biased: bool, queries: int = SIZE) -> AttentionConfig:
+def chosen(dim: int, mask: str | None, biased: bool, queries: int = SIZE) -> Sm90AttentionConfig:
     """The configuration that is chosen."""
     problem = AttentionProblem(2, 16, 16, queries, SIZE, dim)
     return choose_attention(problem, mask, biased=biased).config
@@ -83,11 +83,11 @@ ATTENTION = {
     "one group": (chosen(128, None, False, queries=1), False),
     "no turns": (replace(chosen(128, None, False), turns=False), False),
     "three groups": (
-        AttentionConfig(64, 128, consumers=3, turns=False, registers=(32, 160)), False
+        Sm90AttentionConfig(64, 128, consumers=3, turns=False, registers=(32, 160)), False
     ),
     "heads first": (replace(chosen(128, None, False), layout="bhsd"), False),
-    "wide": (AttentionConfig(128, 160, registers=(24, 240)), False),
-    "wide, short heads": (AttentionConfig(64, 192, registers=(24, 240)), False),
+    "wide": (Sm90AttentionConfig(128, 160, registers=(24, 240)), False),
+    "wide, short heads": (Sm90AttentionConfig(64, 192, registers=(24, 240)), False),
 }  # fmt: skip
 
 

@@ -16,8 +16,10 @@ from fuse import test_attention_sm90 as attentions
 from fuse import test_gated_sm90 as gateds
 from gpu.test_gemm_sm90_gpu import beside
 from kdsl_fuse.kernels import gemm_sm90_model as model
-from kdsl_fuse.kernels.attention_sm90_config import AttentionConfig
-from kdsl_fuse.kernels.attention_sm90_plan import AttentionPlan, AttentionProblem, choose
+from kdsl_fuse.kernels.attention_plan import AttentionPlan
+from kdsl_fuse.kernels.attention_problem import AttentionProblem
+from kdsl_fuse.kernels.attention_sm90_config import Sm90AttentionConfig
+from kdsl_fuse.kernels.attention_sm90_plan import Sm90AttentionPlan, choose
 from kdsl_fuse.kernels.gated_sm90 import gated_sm90
 from kdsl_fuse.kernels.gated_sm90_plan import gated, silu
 from kdsl_fuse.kernels.gemm_sm90_config import Sm90Config
@@ -66,18 +68,18 @@ def test_gated(execute: Executor, name: str) -> None:
 
 
 PROBLEM = AttentionProblem(batch=1, heads=2, key_heads=1, queries=140, keys=500, dim=64)
-ATTENTION: dict[str, AttentionConfig] = {
+ATTENTION: dict[str, Sm90AttentionConfig] = {
     f"{dim} {mask}": choose(replace(PROBLEM, dim=dim), mask).config
     for dim in (64, 96, 128, 192, 256)
     for mask in (None, "top-left")
 } | {
-    "bottom-right, heads first": AttentionConfig(
+    "bottom-right, heads first": Sm90AttentionConfig(
         64, 128, (3, 3), mask="bottom-right", layout="bhsd", registers=(24, 240)
     ),
-    "three groups": AttentionConfig(64, 128, consumers=3, turns=False, registers=(32, 160)),
-    "one group": AttentionConfig(128, 128, consumers=1, turns=False),
-    "no turns": AttentionConfig(128, 128, turns=False, registers=(24, 240)),
-    "wide": AttentionConfig(128, 160, registers=(24, 240)),
+    "three groups": Sm90AttentionConfig(64, 128, consumers=3, turns=False, registers=(32, 160)),
+    "one group": Sm90AttentionConfig(128, 128, consumers=1, turns=False),
+    "no turns": Sm90AttentionConfig(128, 128, turns=False, registers=(24, 240)),
+    "wide": Sm90AttentionConfig(128, 160, registers=(24, 240)),
 }
 
 
@@ -96,10 +98,10 @@ def test_attention_with_bias(execute: Executor, name: str) -> None:
     assert_attention(execute, planned(name), biased=True)
 
 
-def planned(name: str) -> AttentionPlan:
+def planned(name: str) -> Sm90AttentionPlan:
     """A configuration for a launch of few blocks."""
     config = ATTENTION[name]
-    return AttentionPlan(replace(PROBLEM, dim=config.dim), config, BLOCKS)
+    return Sm90AttentionPlan(replace(PROBLEM, dim=config.dim), config, multiprocessors=BLOCKS)
 
 
 def assert_attention(execute: Executor, plan: AttentionPlan, *, biased: bool = False) -> None:

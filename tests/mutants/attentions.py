@@ -7,15 +7,17 @@ from typing import Any
 
 import numpy as np
 
+from kdsl_fuse.kernels.attention_plan import AttentionPlan
+from kdsl_fuse.kernels.attention_problem import AttentionProblem
 from kdsl_fuse.kernels.attention_sm80 import Sm80AttentionConfig
 from kdsl_fuse.kernels.attention_sm80_plan import Sm80AttentionPlan
-from kdsl_fuse.kernels.attention_sm90_config import AttentionConfig
-from kdsl_fuse.kernels.attention_sm90_plan import AttentionPlan, AttentionProblem
+from kdsl_fuse.kernels.attention_sm90_config import Sm90AttentionConfig
+from kdsl_fuse.kernels.attention_sm90_plan import Sm90AttentionPlan
 from mutants.launch import BF16, F32, Launch, matrix, nothing
 
 
 def attention(
-    config: AttentionConfig,
+    config: Sm90AttentionConfig,
     problem: AttentionProblem,
     *,
     biased: bool = False,
@@ -23,7 +25,7 @@ def attention(
     dtype: Any = BF16,
 ) -> Launch:
     """An attention by `attention_sm90`; few `blocks`, so that each has several tiles."""
-    return launched(AttentionPlan(problem, config, blocks), biased, dtype)
+    return launched(Sm90AttentionPlan(problem, config, multiprocessors=blocks), biased, dtype)
 
 
 def attention80(
@@ -66,24 +68,24 @@ def attentions() -> dict[str, Launch]:
     one = {"consumers": 1, "turns": False}
     return {
         "attention/turns": attention(
-            AttentionConfig(16, 16), AttentionProblem(1, 2, 1, 140, 72, 16), blocks=1
+            Sm90AttentionConfig(16, 16), AttentionProblem(1, 2, 1, 140, 72, 16), blocks=1
         ),
         "attention/one group, one stage": attention(
-            AttentionConfig(16, 32, (1, 1), **one), AttentionProblem(1, 1, 1, 130, 72, 8)
+            Sm90AttentionConfig(16, 32, (1, 1), **one), AttentionProblem(1, 1, 1, 130, 72, 8)
         ),
         "attention/causal, setmaxnreg": attention(
-            AttentionConfig(16, 16, (3, 2), mask="top-left", registers=(24, 240)),
+            Sm90AttentionConfig(16, 16, (3, 2), mask="top-left", registers=(24, 240)),
             AttentionProblem(1, 1, 1, 130, 120, 16),
             blocks=1,
         ),
         "attention/bias, bottom-right": attention(
-            AttentionConfig(16, 16, (2, 2), mask="bottom-right", layout="bhsd", **one),
+            Sm90AttentionConfig(16, 16, (2, 2), mask="bottom-right", layout="bhsd", **one),
             AttentionProblem(1, 3, 1, 42, 76, 16),
             biased=True,
             blocks=1,
         ),
         "attention/three groups, full swizzle": attention(
-            AttentionConfig(64, 16, (2, 3), consumers=3, turns=False),
+            Sm90AttentionConfig(64, 16, (2, 3), consumers=3, turns=False),
             AttentionProblem(1, 2, 1, 150, 136, 64),
             blocks=1,
         ),

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from kdsl_core.errors import HazardError, KdslError
+from kdsl_fuse.kernels.attention_problem import AttentionProblem
 from kdsl_fuse.kernels.attention_sm80 import Sm80AttentionConfig
-from kdsl_fuse.kernels.attention_sm90_config import AttentionConfig
-from kdsl_fuse.kernels.attention_sm90_plan import AttentionProblem
+from kdsl_fuse.kernels.attention_sm90_config import Sm90AttentionConfig
 from kdsl_fuse.kernels.columns import ColumnsConfig
 from kdsl_fuse.kernels.gemm_sm90_config import Sm90Config
 from kdsl_fuse.kernels.rows import RowConfig
@@ -207,7 +207,7 @@ def _drawn_columns(rng: random.Random) -> dict[str, Any]:
 
 def _drawn_attention(rng: random.Random) -> dict[str, Any]:
     consumers, key_heads = rng.randint(1, 3), rng.randint(1, 2)
-    config = AttentionConfig(
+    config = Sm90AttentionConfig(
         16 * rng.randint(1, 4), 16 * rng.randint(1, 4), (rng.randint(1, 3), rng.randint(1, 3)),
         consumers, rng.choice((None, "top-left", "bottom-right")), rng.choice(("bshd", "bhsd")),
         turns=consumers == 2 and rng.random() < 0.7,

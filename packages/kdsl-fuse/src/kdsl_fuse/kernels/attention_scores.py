@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import kdsl_core as kd
-from kdsl_fuse.kernels.attention_sm90_work import Tile
+from kdsl_fuse.kernels.attention_work import Tile
 from kdsl_fuse.kernels.online_softmax import Softmax, hide, of_pair
 
 LOG2_E = math.log2(math.e)

@@ -16,9 +16,9 @@ from typing import Any
 
 import kdsl_core as kd
 from kdsl_core.dtypes import DType
+from kdsl_fuse.kernels.attention_problem import LAYOUTS, MOST_DIM, check_names
 from kdsl_fuse.kernels.attention_scores import Scores, scale_rows
-from kdsl_fuse.kernels.attention_sm90_config import LAYOUTS, MOST_DIM, check_names
-from kdsl_fuse.kernels.attention_sm90_work import Tile, Work
+from kdsl_fuse.kernels.attention_work import Tile, Work
 from kdsl_fuse.kernels.head_tiles import HeadTiles, head_rows, store_rows, turned
 
 WARP = 32
@@ -33,7 +33,8 @@ class Sm80AttentionConfig:
 
     `dim` elements of each head are multiplied, zeros behind those that there are. `warps` take
     `strips` of 16 queries each; `columns` keys come at a time, and their values, through `stages`
-    of shared memory that both share by turns. `mask` and `layout` are those of `AttentionConfig`.
+    of shared memory that both share by turns. `mask` is one of `MASKS`, `layout` of
+    `LAYOUTS`.
     """
 
     dim: int

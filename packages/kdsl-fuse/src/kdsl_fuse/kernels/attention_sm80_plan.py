@@ -5,14 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from kdsl_fuse.kernels.attention_plan import AttentionPlan, attention_by
+from kdsl_fuse.kernels.attention_problem import MOST_DIM, AttentionProblem, joined_heads
 from kdsl_fuse.kernels.attention_sm80 import ROWS, Sm80AttentionConfig, attention_sm80
-from kdsl_fuse.kernels.attention_sm90_config import MOST_DIM
-from kdsl_fuse.kernels.attention_sm90_plan import (
-    AttentionPlan,
-    AttentionProblem,
-    attention_by,
-    joined_heads,
-)
 
 WARPS = 4  # of a block
 # Elements of a head ↦ keys of a tile, stages, strips of a warp: what has registers enough, and
@@ -29,7 +24,7 @@ _TILES = {
 
 @dataclass(frozen=True)
 class Sm80AttentionPlan(AttentionPlan):
-    """One way to compute softmax(Q · Kᵀ · scale + bias) · V: a block for each tile of queries."""
+    """An attention by `mma.sync`: a block for each tile of queries."""
 
     config: Sm80AttentionConfig
 
@@ -42,12 +37,6 @@ class Sm80AttentionPlan(AttentionPlan):
         words = [tile, f"s{c.stages}", f"{c.warps} warps", c.mask or "full"]
         words += [f"{self.sharers} heads a tile"] * (self.sharers > 1)
         return " ".join(words)
-
-    @property
-    def grid(self) -> int:
-        """Blocks: one for each tile of queries."""
-        p = self.problem
-        return -(-p.queries // self.config.rows) * p.heads * p.batch
 
 
 def choose(
@@ -68,7 +57,7 @@ def choose(
     if biased or problem.queries <= ROWS * WARPS:
         strips = 1
     config = Sm80AttentionConfig(dim, columns, WARPS, strips, stages, mask, layout)
-    return Sm80AttentionPlan(problem, config, sharers=sharers)
+    return Sm80AttentionPlan(problem, config, sharers)
 
 
 def attention(

@@ -14,9 +14,10 @@ from __future__ import annotations
 from typing import Any
 
 import kdsl_core as kd
+from kdsl_fuse.kernels.attention_problem import LAYOUTS
 from kdsl_fuse.kernels.attention_scores import Scores, scale_rows
-from kdsl_fuse.kernels.attention_sm90_config import LAYOUTS, ROWS
-from kdsl_fuse.kernels.attention_sm90_work import Tile, Work
+from kdsl_fuse.kernels.attention_sm90_config import ROWS
+from kdsl_fuse.kernels.attention_work import Tile, Work
 from kdsl_fuse.kernels.gemm_sm90 import Turns, identity
 from kdsl_fuse.kernels.gemm_sm90_config import GROUP, WARP
 

@@ -1,30 +1,25 @@
-"""How blocks of the Hopper attention kernel compute their tiles, and how operands lie."""
+"""How blocks of the Hopper attention kernel compute their tiles."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import kdsl_core as kd
+from kdsl_fuse.kernels.attention_problem import MOST_DIM, check_names
 from kdsl_fuse.kernels.gemm_sm90_config import GROUP, WARP
 
-LAYOUTS = {"bshd": (1, 3, 2, 0), "bhsd": (2, 3, 1, 0)}
-"""Names of operands' modes ↦ where sequence, dimension, head and batch are."""
-MASKS = (None, "top-left", "bottom-right")
-MOST_DIM = 256
 ROWS = 64  # of queries, for each warp group
 
 
 @dataclass(frozen=True)
-class AttentionConfig:
+class Sm90AttentionConfig:
     """How a block computes its tiles.
 
     `dim` elements of each head are multiplied, zeros behind those that there are. `consumers` warp
     groups take 64 queries each; `columns` keys come at a time, and their values, through as many
-    `stages` of shared memory each. A causal `mask` lets query i see key j where j <= i
-    ("top-left"), or where j - keys <= i - queries ("bottom-right"). With `turns` two warp groups
-    multiply alternately.
-    `registers` are those of a thread of the producing and of the consuming warp groups; None gives
-    the producer one warp.
+    `stages` of shared memory each. `mask` is one of `MASKS`, `layout` of `LAYOUTS`. With `turns`
+    two warp groups multiply alternately. `registers` are those of a thread of the producing and of
+    the consuming warp groups; None gives the producer one warp.
     """
 
     dim: int
@@ -63,14 +58,3 @@ class AttentionConfig:
     def threads(self) -> int:
         """Threads of a block."""
         return GROUP * self.consumers + (WARP if self.registers is None else GROUP)
-
-
-def check_names(mask: str | None, layout: str) -> None:
-    """Refuse (K951) a mask or a layout that attention does not have."""
-    if mask not in MASKS or layout not in LAYOUTS:
-        raise kd.ArgumentError(
-            f"a mask is one of {MASKS}, a layout one of {', '.join(LAYOUTS)}, got {mask!r} and "
-            f"{layout!r}",
-            code="K951",
-            fix='"bshd" is (batch, sequence, heads, dimension)',
-        )

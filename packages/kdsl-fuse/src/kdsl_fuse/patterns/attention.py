@@ -83,7 +83,7 @@ class FlashAttention:
 
     def lower(self, graph: Graph, match: Match, options: Options) -> KernelCall:
         """The call of the fastest kernel that takes the operands."""
-        from kdsl_fuse.kernels.attention_sm90_plan import AttentionProblem
+        from kdsl_fuse.kernels.attention_problem import AttentionProblem
 
         anchor = match.anchor
         q, k, v, *masks = graph.operands(anchor)
