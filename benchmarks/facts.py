@@ -11,6 +11,7 @@ grow. `--kinds` has machine instructions by kind as well, where `nvdisasm` is.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import subprocess
@@ -110,18 +111,22 @@ def roofline_us(launch: Any, run: Any, target: str) -> float:
 
 # -- kdsl itself -----------------------------------------------------------------------------------
 def calls(run: Callable[[], Any]) -> int:
-    """How many functions a call calls, Python's and C's."""
+    """How many functions a call calls, Python's and C's, but for what the garbage collector does."""
     count = 0
 
     def note(frame: Any, event: str, argument: Any) -> None:
         nonlocal count
         count += event in ("call", "c_call")
 
+    collects = gc.isenabled()
+    gc.disable()
     sys.setprofile(note)
     try:
         run()
     finally:
         sys.setprofile(None)
+        if collects:
+            gc.enable()
     return count
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from kdsl_core.dtypes import BY_NAME, DType, dtype_of
 from kdsl_core.errors import ArgumentError
+from kdsl_core.lang.arguments import facts_of
 from kdsl_core.records import dataclass
 from kdsl_fuse import device_views
 from kdsl_fuse.strided import Strided, row_major
@@ -162,6 +163,11 @@ def permuted(array: Any, axes: tuple[int, ...]) -> Any:
     if kind == "foreign":
         return device_views.permuted(array, axes)
     return array.permute(axes) if kind == "torch" else array.transpose(axes)
+
+
+def strided(array: Any) -> Strided:
+    """How the elements of an array lie in its memory."""
+    return Strided.of(facts_of(array, "operand"))
 
 
 def view(array: Any, layout: Strided) -> Any:

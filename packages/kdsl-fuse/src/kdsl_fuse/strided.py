@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from kdsl_core.records import dataclass
 
@@ -29,6 +30,11 @@ class Strided:
     shape: Shape
     strides: tuple[int, ...]
     offset: int = 0
+
+    @classmethod
+    def of(cls, facts: Any) -> Strided:
+        """The view that an array's facts or spec tell, by `shape` and `strides` in elements."""
+        return cls(tuple(facts.shape), tuple(facts.strides))
 
     @classmethod
     def dense(cls, shape: Shape) -> Strided:

@@ -104,7 +104,7 @@ class Ejected:
         moved = self._on_gpu(given)
         self.run({name: view for name, (_, view) in moved.items()})
         return {
-            name: arrays.view(moved[name][0].read(), Strided(tuple(x.shape), tuple(x.strides)))
+            name: arrays.view(moved[name][0].read(), Strided.of(x))
             for name, x in self.writes.items()
         }
 
@@ -116,8 +116,8 @@ class Ejected:
         for name, x in given.items():
             spec = arrays.spec_of(x)
             assert spec is not None, f"{name} is an array of NumPy"
-            memory = to_device(arrays.view(x, Strided((extent(spec_layout(spec)),), (1,))))
-            moved[name] = memory, arrays.view(memory, spec_layout(spec))
+            memory = to_device(arrays.view(x, Strided((extent(Strided.of(spec)),), (1,))))
+            moved[name] = memory, arrays.view(memory, Strided.of(spec))
         return moved
 
     def microseconds(self, runs: int = 200) -> float:
@@ -145,14 +145,9 @@ class Ejected:
             print(f"{told}: {self.microseconds():.1f} µs")
 
 
-def spec_layout(spec: Any) -> Strided:
-    """Sizes and strides of an array that a spec describes."""
-    return Strided(tuple(spec.shape), tuple(spec.strides))
-
-
 def _filled(rng: np.random.Generator, spec: Any) -> Any:
     """Numbers from −1 to 1, or 0 and 1; of truth values at least every other one is true."""
-    layout, dtype = spec_layout(spec), spec.dtype
+    layout, dtype = Strided.of(spec), spec.dtype
     count = extent(layout)
     if dtype.is_float:
         return arrays.view(rng.uniform(-1, 1, count).astype(dtype.numpy), layout)

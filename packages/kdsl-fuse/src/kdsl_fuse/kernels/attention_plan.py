@@ -59,8 +59,8 @@ class AttentionPlan:
         """Write `out`, on the arrays' current stream; a bias has all scores' shape."""
         numbers = {"scale": float(scale), "together": self.together}
         if self.sharers > 1:
-            q, out = (arrays.view(x, self.seen(_strided(x))) for x in (q, out))
-            bias = tuple(arrays.view(x, self.seen(_strided(x), "bhsd")) for x in bias)
+            q, out = (arrays.view(x, self.seen(arrays.strided(x))) for x in (q, out))
+            bias = tuple(arrays.view(x, self.seen(arrays.strided(x), "bhsd")) for x in bias)
         self.launch(q, k, v, out, *bias, **numbers, config=self.config)
 
     def seen(self, layout: Strided, order: str | None = None) -> Strided:
@@ -111,11 +111,6 @@ def attention_by(
     return out
 
 
-def _strided(x: Any) -> Strided:
-    facts = facts_of(x, "operand")
-    return Strided(tuple(facts.shape), tuple(facts.strides))
-
-
 def _check_addressable(facts: ArrayFacts, name: str) -> None:
     size = facts.dtype.bytes
     pitches = [
@@ -146,4 +141,4 @@ def _broadcast_bias(bias: Any, problem: AttentionProblem) -> Any:
             code="K957",
             fix="of a mask of integers make truth values: mask != 0",
         )
-    return arrays.view(bias, _strided(bias).broadcast(scores))
+    return arrays.view(bias, arrays.strided(bias).broadcast(scores))

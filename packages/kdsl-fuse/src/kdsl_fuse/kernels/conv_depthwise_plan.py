@@ -325,9 +325,7 @@ def check(problem: ConvProblem, dtype: DType) -> None:
 def access_width(x: Any, w: Any, out: Any, extras: Sequence[Any]) -> int | None:
     """None where TMA can address the arrays, or else how many channels an access can have."""
     x_facts, w_facts = facts_of(x, "x"), facts_of(w, "w")
-    contiguous = Strided(tuple(w_facts.shape), tuple(w_facts.strides)).reshaped(
-        (math.prod(w_facts.shape),)
-    )
+    contiguous = Strided.of(w_facts).reshaped((math.prod(w_facts.shape),))
     dense = contiguous is not None and contiguous.strides == (1,) and w_facts.pointer % 16 == 0
     if dense and _addressable(x_facts) and _addressable(facts_of(out, "out")):
         return None
@@ -346,7 +344,7 @@ def _addressable(facts: ArrayFacts) -> bool:
 def reshaped(array: Any, shape: tuple[int, ...]) -> Any:
     """A view of the same elements in row-major order."""
     facts = facts_of(array, "w")
-    found = Strided(tuple(facts.shape), tuple(facts.strides)).reshaped(shape)
+    found = Strided.of(facts).reshaped(shape)
     if found is None:
         raise _unfit(f"w cannot be seen as {shape} without a copy: strides {tuple(facts.strides)}")
     return arrays.view(array, found)
@@ -359,7 +357,7 @@ def broadcast(extra: Any, shape: tuple[int, ...]) -> Any:
     own = (1,) * (4 - len(own)) + own
     if len(own) != 4 or any(n not in (1, m) for n, m in zip(own, shape, strict=True)):
         raise _unfit(f"bias and extras are broadcast to {shape}, got {tuple(facts.shape)}")
-    return arrays.view(extra, Strided(tuple(facts.shape), tuple(facts.strides)).broadcast(shape))
+    return arrays.view(extra, Strided.of(facts).broadcast(shape))
 
 
 def pair(value: int | tuple[int, int]) -> tuple[int, int]:

@@ -329,7 +329,7 @@ def problem_of(
 def broadcast(extra: Any, shape: tuple[int, ...]) -> Any:
     """An operand of the tail with the result's shape, by strides of 0."""
     facts = facts_of(extra, "extra")
-    kept = Strided(tuple(facts.shape), tuple(facts.strides))
+    kept = Strided.of(facts)
     if not broadcasts(kept.shape, shape):
         raise _unfit(f"an extra {kept.shape} does not broadcast to the result {shape}")
     return arrays.view(extra, kept.broadcast(shape))

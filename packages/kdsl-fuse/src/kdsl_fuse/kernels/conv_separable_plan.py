@@ -121,7 +121,7 @@ def refusal(
 def lie_well(x: Any, w: Any, pointwise: Any) -> bool:
     """Whether TMA can walk over images and pointwise filters, and depthwise ones are dense."""
     facts = facts_of(pointwise, "pointwise")
-    filters = rows_of(Strided(tuple(facts.shape), tuple(facts.strides)))
+    filters = rows_of(Strided.of(facts))
     if filters is None:
         return False
     starts = facts.pointer, filters.strides[0] * facts.dtype.bytes

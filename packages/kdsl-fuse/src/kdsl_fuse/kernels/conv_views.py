@@ -82,26 +82,21 @@ def pixels_of(x: Strided, shape: Sequence[int]) -> Strided | None:
     return Strided((count, k), (pitch, seen.strides[3]), x.offset)
 
 
-def _seen(x: Any) -> Strided:
-    facts = facts_of(x, "operand")
-    return Strided(tuple(facts.shape), tuple(facts.strides))
-
-
 def filter_view(w: Any) -> Any:
     """An array of filters as `taps_of` sees it, or None."""
-    found = taps_of(_seen(w))
+    found = taps_of(arrays.strided(w))
     return None if found is None else arrays.view(w, found)
 
 
 def filter_matrix(w: Any) -> Any:
     """An array of filters as `rows_of` sees it, or None."""
-    found = rows_of(_seen(w))
+    found = rows_of(arrays.strided(w))
     return None if found is None else arrays.view(w, found)
 
 
 def matrix_view(x: Any, shape: Sequence[int]) -> Any:
     """An array as `pixels_of` sees it, or None."""
-    found = pixels_of(_seen(x), shape)
+    found = pixels_of(arrays.strided(x), shape)
     return None if found is None else arrays.view(x, found)
 
 
