@@ -111,7 +111,7 @@ def roofline_us(launch: Any, run: Any, target: str) -> float:
 
 # -- kdsl itself -----------------------------------------------------------------------------------
 def calls(run: Callable[[], Any]) -> int:
-    """How many functions a call calls, Python's and C's, but for what the garbage collector does."""
+    """How many functions a call calls, Python's and C's; none by the garbage collector."""
     count = 0
 
     def note(frame: Any, event: str, argument: Any) -> None:
