@@ -11,7 +11,7 @@ import pytest
 
 import kdsl_core as kd
 from covering import combined
-from fuse.test_attention_sm90 import BF16, Array, array, assert_close, exact, operands
+from fuse.attention_runs import BF16, Array, array, assert_close, exact, operands
 from kdsl_fuse.kernels.attention_problem import LAYOUTS, MASKS, AttentionProblem
 from kdsl_fuse.kernels.attention_sm80 import Sm80AttentionConfig, attention_sm80
 from kdsl_fuse.kernels.attention_sm80_plan import Sm80AttentionPlan, attention, choose

@@ -12,7 +12,7 @@ import pytest
 
 from covering import first_of_each
 from execution import Executor
-from fuse import test_attention_sm90 as attentions
+from fuse import attention_runs as attentions
 from fuse import test_gated_sm90 as gateds
 from gpu.test_gemm_sm90_gpu import beside
 from kdsl_fuse.kernels import gemm_sm90_model as model
