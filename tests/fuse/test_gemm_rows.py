@@ -12,6 +12,7 @@ import pytest
 import kdsl_core as kd
 import kdsl_fuse as kf
 from covering import combined
+from fuse.row_runs import normalised
 from fuse.test_sm90_kernels_build import assert_clean
 from kdsl_core.errors import ArgumentError
 from kdsl_fuse.kernels import row_programs as programs
@@ -69,6 +70,15 @@ def test_configurations(name: str, columns: int) -> None:
     y = np.empty((300, columns), BF16)
     simulated(config, columns, programs.softmax(fast=True), a, b, y, blocks=2)
     assert_close(y, softmax_of(a.astype(np.float64) @ b.astype(np.float64).T), 88)
+
+
+def test_moments_in_one_phase() -> None:
+    """What lies behind the end of a row is no part of its mean."""
+    config, a, b = CONFIGS[next(iter(CONFIGS))], normal(300, 88), normal(44, 88)
+    y = np.empty((300, 44), BF16)
+    program = programs.norm(1e-5, centred=True, weight=False, online=True)
+    simulated(config, 44, program, a, b, y, blocks=2)
+    assert_close(y, normalised(a.astype(np.float64) @ b.astype(np.float64).T, 1e-5, True), 88)
 
 
 def test_all_parts_of_a_program() -> None:

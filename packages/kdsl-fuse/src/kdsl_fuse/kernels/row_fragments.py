@@ -14,7 +14,7 @@ from kdsl_core.collective.fragment_epilogue import PAIRS_APART, ROWS
 from kdsl_core.collective.outputs import by_tma
 from kdsl_core.collective.tiles import access_elements
 from kdsl_fuse.kernels.row_exchange import over_lanes
-from kdsl_fuse.kernels.row_programs import RowProgram, Scalars, add, tree
+from kdsl_fuse.kernels.row_programs import RowProgram, Scalars, add, reduced, tree
 from kdsl_fuse.kernels.vectors import put, widened
 
 EIGHT = 8  # columns of which a thread of a quad holds two, in each of two rows
@@ -58,11 +58,8 @@ class RowSum:
         """
         stats: Scalars = ()
         for phase in self.program.phases:
-            filled = [
-                value if there is None else kd.where(there, value, phase.fill(value.dtype, stats))
-                for value, there in zip(values, inside, strict=True)
-            ]
-            state = tuple(kd.as_scalar(x) for x in phase.local(filled, stats))
+            found = reduced(phase, [[value] for value in values], inside, stats)
+            state = tuple(map(kd.as_scalar, found))
             stats = (*stats, *phase.finish(over_lanes(phase, state, self.lanes), self.count, stats))
         return stats
 

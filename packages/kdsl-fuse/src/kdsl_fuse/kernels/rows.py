@@ -11,7 +11,7 @@ from typing import Any
 
 import kdsl_core as kd
 from kdsl_fuse.kernels.row_exchange import Exchange
-from kdsl_fuse.kernels.row_programs import RowProgram
+from kdsl_fuse.kernels.row_programs import RowProgram, reduced
 from kdsl_fuse.kernels.row_turns import take_in_turns
 from kdsl_fuse.kernels.vectors import begin, neighbours, put, widened
 
@@ -192,20 +192,7 @@ class Share:
     def reduced(self, phase: Any, vectors: Any, stats: Any, state: Any = None) -> tuple[Any, ...]:
         """A phase's state of a thread's vectors, joined to what it has; their part in the row."""
         inside = [self.reaches(v) for v in range(len(vectors))]
-        dtype = vectors[0][0].dtype
-        if any(x is not None for x in inside) and phase.fill(dtype, stats) is None:
-            state = phase.identity(dtype) if state is None else state
-            for values, here in zip(vectors, inside, strict=True):
-                more = phase.extend(state, values, stats)
-                state = more if here is None else chosen(here, more, state)
-            return tuple(state)
-        found = [
-            value if here is None else kd.where(here, value, phase.fill(dtype, stats))
-            for values, here in zip(vectors, inside, strict=True)
-            for value in values
-        ]
-        made = phase.local(found, stats) if state is None else phase.extend(state, found, stats)
-        return tuple(made)
+        return reduced(phase, vectors, inside, stats, state)
 
 
 class Operands:
@@ -294,11 +281,6 @@ def matrix(x: Any, tail: int) -> Any:
     """A tensor whose leading modes, all but the last `tail`, are one."""
     lead = len(x.shape) - tail
     return x if lead == 1 else x.group(0, lead)
-
-
-def chosen(condition: Any, yes: Any, no: Any) -> list[Any]:
-    """One of two states."""
-    return [kd.where(condition, *pair) for pair in zip(yes, no, strict=True)]
 
 
 def both(first: Any, second: Any) -> Any:
