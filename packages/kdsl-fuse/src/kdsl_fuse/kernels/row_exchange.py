@@ -1,12 +1,37 @@
-"""Totals over the threads of a row: by shuffles in a warp, by shared memory between warps."""
+"""Totals over a row: of a thread, by shuffles in a warp, by shared memory between warps."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import kdsl_core as kd
 
 WARP = 32
+
+
+def reduced(
+    phase: Any, vectors: Any, inside: Sequence[Any], stats: Any, state: Any = None
+) -> tuple[Any, ...]:
+    """A phase's state of vectors, joined to a state; but for those that are not `inside`.
+
+    `inside` has a condition for each vector, or None where it is certain.
+    """
+    dtype = vectors[0][0].dtype
+    if any(x is not None for x in inside) and phase.fill(dtype, stats) is None:
+        state = phase.identity(dtype) if state is None else state
+        for values, here in zip(vectors, inside, strict=True):
+            more = phase.extend(state, values, stats)
+            pairs = zip(more, state, strict=True)
+            state = more if here is None else tuple(kd.where(here, *pair) for pair in pairs)
+        return tuple(state)
+    found = [
+        value if here is None else kd.where(here, value, phase.fill(dtype, stats))
+        for values, here in zip(vectors, inside, strict=True)
+        for value in values
+    ]
+    made = phase.local(found, stats) if state is None else phase.extend(state, found, stats)
+    return tuple(made)
 
 
 class Exchange:

@@ -13,8 +13,8 @@ import kdsl_core as kd
 from kdsl_core.collective.fragment_epilogue import PAIRS_APART, ROWS
 from kdsl_core.collective.outputs import by_tma
 from kdsl_core.collective.tiles import access_elements
-from kdsl_fuse.kernels.row_exchange import over_lanes
-from kdsl_fuse.kernels.row_programs import RowProgram, Scalars, add, reduced, tree
+from kdsl_fuse.kernels.row_exchange import over_lanes, reduced
+from kdsl_fuse.kernels.row_programs import RowProgram, Scalars, add, tree
 from kdsl_fuse.kernels.vectors import put, widened
 
 EIGHT = 8  # columns of which a thread of a quad holds two, in each of two rows

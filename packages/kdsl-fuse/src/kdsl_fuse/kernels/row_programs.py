@@ -75,29 +75,6 @@ class RowProgram:
         return self.outputs, self.row_outputs, self.inputs, self.extras, self.row_inputs
 
 
-def reduced(
-    phase: Reduction, vectors: Any, inside: Sequence[Any], stats: Scalars, state: Any = None
-) -> Scalars:
-    """A phase's state of vectors, joined to a state; but for those that are not `inside`.
-
-    `inside` has a condition for each vector, or None where it is certain.
-    """
-    dtype = vectors[0][0].dtype
-    if any(x is not None for x in inside) and phase.fill(dtype, stats) is None:
-        state = phase.identity(dtype) if state is None else state
-        for values, here in zip(vectors, inside, strict=True):
-            more = phase.extend(state, values, stats)
-            pairs = zip(more, state, strict=True)
-            state = more if here is None else tuple(kd.where(here, *pair) for pair in pairs)
-        return state
-    found = [
-        value if here is None else kd.where(here, value, phase.fill(dtype, stats))
-        for values, here in zip(vectors, inside, strict=True)
-        for value in values
-    ]
-    return phase.local(found, stats) if state is None else phase.extend(state, found, stats)
-
-
 def tree(combine: Callable[[Any, Any], Any], values: Sequence[Any]) -> Any:
     """Values combined in pairs, pairs of pairs and so on: short chains, small errors."""
     values = list(values)

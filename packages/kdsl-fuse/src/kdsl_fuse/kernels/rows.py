@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import kdsl_core as kd
-from kdsl_fuse.kernels.row_exchange import Exchange
-from kdsl_fuse.kernels.row_programs import RowProgram, reduced
+from kdsl_fuse.kernels.row_exchange import Exchange, reduced
+from kdsl_fuse.kernels.row_programs import RowProgram
 from kdsl_fuse.kernels.row_turns import take_in_turns
 from kdsl_fuse.kernels.vectors import begin, neighbours, put, widened
 
