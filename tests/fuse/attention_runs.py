@@ -1,16 +1,21 @@
-"""Operands of attentions, and references in f64."""
+"""Running attention in the simulator with every check: operands, and references in f64."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+import kdsl_core as kd
+from kdsl_fuse.kernels.attention_plan import AttentionPlan
 from kdsl_fuse.kernels.attention_problem import LAYOUTS, AttentionProblem
 
 Array = np.ndarray[Any, Any]
 BF16 = ml_dtypes.bfloat16
+PROBLEM = AttentionProblem(batch=1, heads=2, key_heads=2, queries=130, keys=200, dim=64)
+"""Neither sequence is whole tiles."""
 
 
 def operands(problem: AttentionProblem, layout: str = "bshd", dtype: Any = BF16) -> list[Array]:
@@ -54,3 +59,41 @@ def assert_close(got: Array, want: Array, v: Array) -> None:
 def array(*shape: int, dtype: Any = BF16) -> Array:
     """Zeros."""
     return np.zeros(shape, dtype)
+
+
+def simulated_by(
+    plan: AttentionPlan, *, bias: Array | None = None, dtype: Any = BF16, **options: Any
+) -> Any:
+    """Run with all checks, from NaN, and compare with f64; gives what the simulator found."""
+    config, problem = plan.config, plan.problem
+    q, k, v = operands(problem, config.layout, dtype)
+    out, scale = np.full(q.shape, np.nan, dtype), 1 / math.sqrt(problem.dim)
+    extras = () if bias is None else (bias,)
+    result = kd.simulate(
+        plan.kernel,
+        grid=plan.grid,
+        block=config.threads,
+        args=(q, k, v, out, *extras),
+        kwargs={"scale": scale, "together": 2, "config": config},
+        checks=("all", "unwritten"),
+        overlap=plan.overlap,  # then the launch ahead may still use all arrays
+        **options,
+    )
+    want = exact(q, k, v, config.mask, config.layout, scale, 0.0 if bias is None else bias)
+    assert_close(out, want, v)
+    return result
+
+
+def gapped_bias(dtype: Any) -> Array:
+    """For `PROBLEM`, broadcast over heads: -infinity for some keys, and for all of row 5."""
+    bias = (2 * np.random.default_rng(1).standard_normal((130, 200))).astype(dtype)
+    bias[:, 3::7] = -np.inf
+    bias[5] = -np.inf
+    return np.broadcast_to(bias, (1, 2, 130, 200))
+
+
+def packed_operands(layout: str) -> list[Array]:
+    """Q, K and V as views of one array."""
+    packed = np.random.default_rng(2).standard_normal((2, 70, 3, 2, 64)).astype(BF16)
+    seen = [packed[:, :, i] for i in range(3)]
+    return seen if layout == "bshd" else [x.transpose(0, 2, 1, 3) for x in seen]

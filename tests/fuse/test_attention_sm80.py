@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -11,42 +10,29 @@ import pytest
 
 import kdsl_core as kd
 from covering import combined
-from fuse.attention_runs import BF16, Array, array, assert_close, exact, operands
+from fuse.attention_runs import (
+    BF16,
+    PROBLEM,
+    array,
+    assert_close,
+    exact,
+    gapped_bias,
+    operands,
+    packed_operands,
+    simulated_by,
+)
 from kdsl_fuse.kernels.attention_problem import LAYOUTS, MASKS, AttentionProblem
 from kdsl_fuse.kernels.attention_sm80 import Sm80AttentionConfig, attention_sm80
 from kdsl_fuse.kernels.attention_sm80_plan import Sm80AttentionPlan, attention, choose
 
 SMALL = Sm80AttentionConfig(64, 32)
-PROBLEM = AttentionProblem(batch=1, heads=2, key_heads=2, queries=130, keys=200, dim=64)
 DIMS = (32, 64, 96, 128, 192, 256)
 TARGETS = ("sm_80", "sm_89", "sm_90a", "sm_120")
 
 
-def simulated(
-    config: Sm80AttentionConfig,
-    problem: AttentionProblem,
-    *,
-    bias: Array | None = None,
-    dtype: Any = BF16,
-    **options: Any,
-) -> Any:
-    """Run with all checks, from NaN, and compare with f64; gives what the simulator found."""
-    q, k, v = operands(problem, config.layout, dtype)
-    out = np.full(q.shape, np.nan, dtype)
-    plan, scale = Sm80AttentionPlan(problem, config), 1 / math.sqrt(problem.dim)
-    extras = () if bias is None else (bias,)
-    result = kd.simulate(
-        attention_sm80,
-        grid=plan.grid,
-        block=config.threads,
-        args=(q, k, v, out, *extras),
-        kwargs={"scale": scale, "together": 2, "config": config},
-        checks=("all", "unwritten"),
-        **options,
-    )
-    want = exact(q, k, v, config.mask, config.layout, scale, 0.0 if bias is None else bias)
-    assert_close(out, want, v)
-    return result
+def simulated(config: Sm80AttentionConfig, problem: AttentionProblem, **options: Any) -> Any:
+    """As `simulated_by` does."""
+    return simulated_by(Sm80AttentionPlan(problem, config), **options)
 
 
 CONFIGS = {
@@ -109,12 +95,8 @@ def test_heads(heads: int, key_heads: int, layout: str) -> None:
 @pytest.mark.parametrize("dtype", (np.float32, np.float16, BF16))
 def test_bias(mask: str | None, dtype: Any) -> None:
     """An additive bias, broadcast over heads, -infinity for some keys and for all of a row."""
-    rng = np.random.default_rng(1)
-    bias = (2 * rng.standard_normal((130, 200))).astype(dtype)
-    bias[:, 3::7] = -np.inf
-    bias[5] = -np.inf
-    whole = np.broadcast_to(bias, (1, 2, 130, 200))
-    (_, _, _, out, _) = simulated(replace(SMALL, mask=mask), PROBLEM, bias=whole).outputs
+    bias = gapped_bias(dtype)
+    (_, _, _, out, _) = simulated(replace(SMALL, mask=mask), PROBLEM, bias=bias).outputs
     assert (out[:, 5] == 0).all()
 
 
@@ -144,10 +126,7 @@ def test_large_scores() -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_function(layout: str) -> None:
     """The function takes views and a mask of truth values, and makes its result."""
-    packed = np.random.default_rng(2).standard_normal((2, 70, 3, 2, 64)).astype(BF16)
-    q, k, v = (packed[:, :, i] for i in range(3))
-    if layout == "bhsd":
-        q, k, v = (x.transpose(0, 2, 1, 3) for x in (q, k, v))
+    q, k, v = packed_operands(layout)
     seen = np.random.default_rng(3).random((2, 1, 1, 70)) < 0.5
     seen[..., 0] = True
     out = attention(q, k, v, causal=True, layout=layout, bias=seen)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +10,19 @@ import pytest
 
 import kdsl_core as kd
 from covering import combined
-from fuse.attention_runs import BF16, Array, array, assert_close, exact, operands
-from kdsl_fuse.kernels.attention_problem import LAYOUTS, AttentionProblem, problem_of
-from kdsl_fuse.kernels.attention_sm90 import attention_sm90
+from fuse.attention_runs import (
+    BF16,
+    PROBLEM,
+    Array,
+    array,
+    assert_close,
+    exact,
+    gapped_bias,
+    operands,
+    packed_operands,
+    simulated_by,
+)
+from kdsl_fuse.kernels.attention_problem import LAYOUTS, MASKS, AttentionProblem, problem_of
 from kdsl_fuse.kernels.attention_sm90_config import Sm90AttentionConfig
 from kdsl_fuse.kernels.attention_sm90_plan import Sm90AttentionPlan, attention, choose
 
@@ -21,37 +30,14 @@ SMALL = Sm90AttentionConfig(64, 64)
 
 
 def simulated(
-    config: Sm90AttentionConfig,
-    problem: AttentionProblem,
-    *,
-    bias: Array | None = None,
-    dtype: Any = BF16,
-    blocks: int = 3,
-    **options: Any,
+    config: Sm90AttentionConfig, problem: AttentionProblem, *, blocks: int = 3, **options: Any
 ) -> Array:
-    """Run on a few blocks with all checks, from NaN, and compare with f64; gives the result."""
-    q, k, v = operands(problem, config.layout, dtype)
-    out = np.full(q.shape, np.nan, dtype)
+    """As `simulated_by` does on a few blocks; gives the result."""
     plan = Sm90AttentionPlan(problem, config, multiprocessors=blocks)
-    scale = 1 / math.sqrt(problem.dim)
-    extras = () if bias is None else (bias,)
-    kd.simulate(
-        attention_sm90,
-        grid=plan.grid,
-        block=config.threads,
-        args=(q, k, v, out, *extras),
-        kwargs={"scale": scale, "together": 2, "config": config},
-        checks=("all", "unwritten"),
-        overlap=True,  # the launch ahead may still use all arrays
-        **options,
-    )
-    want = exact(q, k, v, config.mask, config.layout, scale, 0.0 if bias is None else bias)
-    assert_close(out, want, v)
+    out: Array = simulated_by(plan, **options).outputs[3]
     return out
 
 
-PROBLEM = AttentionProblem(batch=1, heads=2, key_heads=2, queries=130, keys=200, dim=64)
-MASKS = (None, "top-left", "bottom-right")
 CONFIGS = {
     "turns": SMALL,
     "no turns": replace(SMALL, turns=False),
@@ -71,7 +57,7 @@ def test_schedules(name: str, mask: str | None) -> None:
 
 
 @pytest.mark.parametrize("queries, keys", ((1, 1), (64, 64), (65, 129), (200, 130), (3, 300)))
-@pytest.mark.parametrize("mask", (None, "top-left", "bottom-right"))
+@pytest.mark.parametrize("mask", MASKS)
 def test_lengths(queries: int, keys: int, mask: str | None) -> None:
     """More queries than keys and fewer; queries that see no key give zeros."""
     out = simulated(replace(SMALL, mask=mask), replace(PROBLEM, queries=queries, keys=keys))
@@ -98,12 +84,7 @@ def test_heads(heads: int, key_heads: int, layout: str) -> None:
 @pytest.mark.parametrize("dtype", (np.float32, BF16))
 def test_bias(mask: str | None, dtype: Any) -> None:
     """An additive bias, broadcast over heads, -infinity for some keys and for all of a row."""
-    rng = np.random.default_rng(1)
-    bias = (2 * rng.standard_normal((130, 200))).astype(dtype)
-    bias[:, 3::7] = -np.inf
-    bias[5] = -np.inf
-    whole = np.broadcast_to(bias, (1, 2, 130, 200))
-    out = simulated(replace(SMALL, mask=mask), PROBLEM, bias=whole)
+    out = simulated(replace(SMALL, mask=mask), PROBLEM, bias=gapped_bias(dtype))
     assert (out[:, 5] == 0).all()
 
 
@@ -131,10 +112,7 @@ def test_large_scores() -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_function(layout: str) -> None:
     """The function takes views, makes its result, and knows PyTorch's causal mask."""
-    packed = np.random.default_rng(2).standard_normal((2, 70, 3, 2, 64)).astype(BF16)
-    q, k, v = (packed[:, :, i] for i in range(3))
-    if layout == "bhsd":
-        q, k, v = (x.transpose(0, 2, 1, 3) for x in (q, k, v))
+    q, k, v = packed_operands(layout)
     out = attention(q, k, v, causal=True, layout=layout, bias=np.zeros((70, 70), np.float32))
     assert_close(out, exact(q, k, v, "top-left", layout, 1 / 8), v)
 
