@@ -127,9 +127,10 @@ def _worst_part(found: Requests) -> tuple[int, int, Array]:
     """(passes, instruction, lanes) of the part of a warp that one pass could serve and most do."""
     lanes = np.arange(found.address.shape[1])
     together = min(lanes.size, BANKS * BANK_BYTES // max(found.width, BANK_BYTES))
+    pairs = found.op == "ld" and 2 * together <= lanes.size
     most, where = 0, (0, lanes[:together])
     for i in range(found.address.shape[0]):
-        for size in (together, min(2 * together, lanes.size)):
+        for size in (together, 2 * together) if pairs else (together,):
             for part in lanes.reshape(-1, size):
                 passes, least = _count(found, slice(i, i + 1), part)
                 if least == 1 and passes > most:

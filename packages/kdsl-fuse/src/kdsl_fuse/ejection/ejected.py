@@ -116,8 +116,9 @@ class Ejected:
         for name, x in given.items():
             spec = arrays.spec_of(x)
             assert spec is not None, f"{name} is an array of NumPy"
-            memory = to_device(arrays.view(x, Strided((extent(Strided.of(spec)),), (1,))))
-            moved[name] = memory, arrays.view(memory, Strided.of(spec))
+            layout = Strided.of(spec)
+            memory = to_device(arrays.view(x, Strided((extent(layout),), (1,))))
+            moved[name] = memory, arrays.view(memory, layout)
         return moved
 
     def microseconds(self, runs: int = 200) -> float:

@@ -19,7 +19,7 @@ from kdsl_fuse.kernels.conv_grouped_config import LINES, OCTET, PAIRED, PANEL, G
 from kdsl_fuse.kernels.conv_problem import ConvProblem
 from kdsl_fuse.kernels.gemm_sm90 import identity
 from kdsl_fuse.kernels.gemm_sm90_plan import DEVICE, MULTIPROCESSORS
-from kdsl_fuse.strided import Strided, broadcasts
+from kdsl_fuse.strided import broadcasts
 
 MOST_WEIGHTS = 80  # registers of a thread for weights
 MOST_LOOPED = 48  # octets times rows times octets of channels where the kernel counts the steps
@@ -328,8 +328,7 @@ def problem_of(
 
 def broadcast(extra: Any, shape: tuple[int, ...]) -> Any:
     """An operand of the tail with the result's shape, by strides of 0."""
-    facts = facts_of(extra, "extra")
-    kept = Strided.of(facts)
+    kept = arrays.strided(extra)
     if not broadcasts(kept.shape, shape):
         raise _unfit(f"an extra {kept.shape} does not broadcast to the result {shape}")
     return arrays.view(extra, kept.broadcast(shape))

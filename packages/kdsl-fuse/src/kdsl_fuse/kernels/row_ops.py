@@ -35,15 +35,20 @@ def _program(name: str, *options: Any, **more: Any) -> programs.RowProgram:
     return found
 
 
-def _powers_plan(name: str, operands: tuple[Any, ...], **options: Any) -> RowsPlan:
-    """The plan of a program of powers, in one phase where rows are read again for each.
+def _plan(name: str, operands: tuple[Any, ...], *options: Any, **more: Any) -> RowsPlan:
+    """The plan of a program that has a form with fewer phases, for rows that are read for each.
 
     A phase less saves a pass and a meeting of a row's blocks, and costs a held row registers.
     """
+    in_turns = _program(name, *options, **more, online=True)
+    return choose(_program(name, *options, **more), *operands, in_turns=in_turns)
+
+
+def _powers_plan(name: str, operands: tuple[Any, ...], **options: Any) -> RowsPlan:
+    """The plan of a program of powers."""
     for operand in operands:
         _spec(operand)
-    in_turns = _program(name, online=True, **options)
-    return choose(_program(name, **options), *operands, in_turns=in_turns)
+    return _plan(name, operands, **options)
 
 
 def softmax_plan(x: Any, y: Any) -> RowsPlan:
@@ -69,13 +74,12 @@ def log_softmax(x: Any, y: Any) -> None:
 def _norm(
     centred: bool, x: Any, y: Any, weight: Any, bias: Any, eps: float, residual: Any, total: Any
 ) -> None:
-    options = {
-        "centred": centred, "weight": weight is not None, "bias": bias is not None,
-        "residual": residual is not None, "total": total is not None,
-    }  # fmt: skip
-    program, in_turns = (_program("norm", float(eps), **options, online=x) for x in (False, True))
-    operands = [a for a in (y, total, x, residual, weight, bias) if a is not None]
-    choose(program, *operands, in_turns=in_turns).run(*operands)
+    operands = tuple(a for a in (y, total, x, residual, weight, bias) if a is not None)
+    plan = _plan(
+        "norm", operands, float(eps), centred=centred, weight=weight is not None,
+        bias=bias is not None, residual=residual is not None, total=total is not None,
+    )  # fmt: skip
+    plan.run(*operands)
 
 
 def rms_norm(

@@ -62,21 +62,18 @@ def _linear_act_fake(x: Any, weight: Any, bias: Any = None, act: str = "none") -
 
 def rms_norm(x: Any, weight: Any, eps: float = 1e-6) -> Any:
     """x / √(mean of x² + eps) · weight along the last axis."""
-    return _normalised(False, eps, x, weight)
+    return _normalised("rms_norm", eps, x, weight)
 
 
 def layer_norm(x: Any, weight: Any, bias: Any, eps: float = 1e-5) -> Any:
     """(x − mean) / √(variance + eps) · weight + bias along the last axis."""
-    return _normalised(True, eps, x, weight, bias)
+    return _normalised("layer_norm", eps, x, weight, bias)
 
 
-def _normalised(centred: bool, eps: float, x: Any, *extras: Any) -> Any:
-    from kdsl_fuse.kernels import row_programs, rows_plan
+def _normalised(name: str, eps: float, x: Any, *extras: Any) -> Any:
+    """By the function of `row_ops` of this name."""
+    from kdsl_fuse.kernels import row_ops
 
-    program, in_turns = (
-        row_programs.norm(eps, centred=centred, bias=len(extras) == 2, online=online)
-        for online in (False, True)
-    )
     if any(tuple(extra.shape) != tuple(x.shape[-1:]) for extra in extras) or not x.dim():
         raise FusionError(
             f"kdsl's norms take one weight for each of the last axis of {list(x.shape)}, got "
@@ -85,11 +82,9 @@ def _normalised(centred: bool, eps: float, x: Any, *extras: Any) -> Any:
             loc=author_loc(),
             fix="weights are as in torch.nn.LayerNorm over the last axis",
         )
-    given = (x, *extras) if x.is_cuda else tuple(map(arrays.numpy_from_torch, (x, *extras)))
-    result = arrays.empty(tuple(x.shape), arrays.dtype_from_torch(x.dtype), given[0])
-    operands = (result, *given)
-    plan = rows_plan.choose(program, *operands, in_turns=in_turns)
-    plan.launch(*plan.views(operands), **plan.statics)
+    seen, *weights = (x, *extras) if x.is_cuda else map(arrays.numpy_from_torch, (x, *extras))
+    result = arrays.empty(tuple(x.shape), arrays.dtype_from_torch(x.dtype), seen)
+    getattr(row_ops, name)(seen, result, *weights, eps=eps)
     return result if x.is_cuda else arrays.constant(result, x)
 
 
