@@ -45,10 +45,8 @@ def main(options: list[str]) -> None:
         kdsl_runtime.open_device()
         done("open")
     import ml_dtypes  # noqa: F401 - its time is NumPy's
-    import numpy as np  # noqa: F401
 
     done("numpy")
-    import kdsl_core as kd  # noqa: F401
     import kdsl_runtime as kr
     from kdsl_fuse.kernels import gemm_sm90_model as model
     from kdsl_fuse.kernels.gemm_sm90_config import Sm90Config
