@@ -160,12 +160,21 @@ def test_traffic_of_broadcasts_and_of_mixed_types() -> None:
 def test_many_elements_take_several_vectors_a_thread() -> None:
     """Large arrays: enough bytes under way; small ones: threads first; beyond 2^31: 64 bits."""
     large, small = kd.spec("bf16", (8192, 8192)), kd.spec("bf16", (64, 64))
-    assert elementwise.choose([large], [large]).config == ElementwiseConfig(8, 4, partial=False)
+    expected = ElementwiseConfig(8, 4, partial=False, load="evict_last", store="cs")
+    assert elementwise.choose([large], [large]).config == expected
     assert elementwise.choose([large], [large] * 3).config.vectors == 1
     assert elementwise.choose([small], [small]).config.vectors == 1
     assert not elementwise.choose([large], [large]).config.wide
     huge = kd.spec("i8", (1 << 16, 1 << 15))
     assert elementwise.choose([huge], [huge]).config.wide
+
+
+def test_caches_keep_what_is_read_where_results_do_not_fit() -> None:
+    """Results that L2 can hold are written as usual, for whoever reads them next."""
+    wide, narrow = kd.spec("bf16", (1 << 13, 1 << 12)), kd.spec("i8", (1 << 13, 1 << 12))
+    for outputs, operators in {wide: ("evict_last", "cs"), narrow: ("", "")}.items():
+        config = elementwise.choose([outputs], [wide]).config
+        assert (config.load, config.store) == operators
 
 
 @pytest.mark.parametrize(

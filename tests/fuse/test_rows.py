@@ -29,12 +29,12 @@ CONFIGS = {
     "cluster": RowConfig(8, 32, 1, cluster=2),
     "cluster, two rows": RowConfig(8, 32, 1, together=2, cluster=2),
     "cluster of three warps": RowConfig(4, 96, 1, cluster=4),
-    "streamed": RowConfig(8, 32, 1, streamed=True),
+    "streamed": RowConfig(8, 32, 1, streamed=True, load="evict_last", again="evict_first"),
     "streamed by a cluster": RowConfig(2, 32, 1, cluster=2, streamed=True),
     "staged": RowConfig(4, 32, 1, staged=2),
     "staged, the end apart": RowConfig(2, 32, 1, staged=4),
     "staged in part": RowConfig(4, 96, 1, staged=1),
-    "staged by a cluster": RowConfig(4, 32, 1, cluster=2, staged=1, load="cs"),
+    "staged by a cluster": RowConfig(4, 32, 1, cluster=2, staged=1, load="evict_last"),
     "staged by a cluster in turns": RowConfig(1, 32, 1, cluster=4, staged=2),
     "staged and kept": RowConfig(4, 32, 1, staged=1, kept=1),
     "staged and kept by a cluster": RowConfig(2, 32, 1, cluster=2, staged=1, kept=1, resident=2),
@@ -303,6 +303,18 @@ def test_few_rows_are_spread() -> None:
     assert shared_out(4096, 16384, Traffic(8, 4)).cluster == 1
     assert shared_out(4096, 131072, Traffic(8, 4)).cluster == 8
     assert not shared_out(16, 131072, Traffic(8, 4, staged=2)).staged
+
+
+def test_caches_keep_what_is_read_where_results_do_not_fit() -> None:
+    """Where L2 can hold the results, and where there are none, nothing is said of it."""
+    traffic = Traffic(8, 2, written=2)
+    for columns, again in {8192: "", 1 << 20: "evict_first"}.items():
+        many = shared_out((1 << 27) // columns, columns, traffic)
+        assert (many.load, many.again, many.store) == ("evict_last", again, "cs")
+        assert many.streamed == bool(again)
+        few = shared_out((1 << 24) // columns, columns, traffic)
+        without = shared_out((1 << 27) // columns, columns, Traffic(8, 2))
+        assert {x.load + x.again + x.store for x in (few, without)} == {""}
 
 
 @pytest.mark.parametrize("columns", [16384, 32768, 50304, 65536, 131072, 262144])

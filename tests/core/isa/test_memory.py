@@ -71,6 +71,20 @@ def test_text() -> None:
     ]
 
 
+def test_priorities_are_for_both_caches() -> None:
+    """L1 is told by the load, L2 by a policy, which loads of one kind share."""
+    bench = Bench(1)
+    pointer = bench.b.var(u64)
+    load(bench.b, "global", pointer, f32, 2, cache="evict_last")
+    load(bench.b, "global", pointer, f32, offset=8, cache="evict_last")
+    hint = "ld.global.L1::evict_last.L2::cache_hint"
+    assert ptx_of(bench.kernel.body) == [
+        "createpolicy.fractional.L2::evict_last.b64 b64_1, 1.0",
+        f"{hint}.v2.b32 {{f32_2, f32_3}}, [b64_4], b64_1",
+        f"{hint}.b32 f32_5, [b64_4+8], b64_1",
+    ]
+
+
 def test_shared_addresses_are_shared() -> None:
     """The address of one allocation is computed once."""
     bench = Bench(1)

@@ -16,7 +16,7 @@ from kdsl_core.ir import Builder, Const, Kernel, MapShape, Param, Value, target_
 from kdsl_core.ir.tensor_map import TensorMapSpec
 from kdsl_core.isa import tma
 from kdsl_core.isa.bulk import REDUCTIONS
-from kdsl_core.isa.bulk_groups import POLICIES
+from kdsl_core.isa.cache_policy import POLICIES
 from kdsl_core.ptx import emit
 
 

@@ -10,6 +10,7 @@ from kdsl_core.isa import (
     barrier,
     bulk,
     bulk_groups,
+    cache_policy,
     cluster,
     compare,
     control,
@@ -49,6 +50,7 @@ ALL_OPS: tuple[type[Op], ...] = (
     *atomic.OPS,
     *bulk.OPS,
     *bulk_groups.OPS,
+    *cache_policy.OPS,
     *tma.OPS,
     *control.OPS,
 )

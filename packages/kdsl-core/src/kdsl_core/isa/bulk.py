@@ -5,7 +5,8 @@ from __future__ import annotations
 from kdsl_core.dtypes import DType, bf16, f16, f32, f64, i32, i64, u16, u32, u64
 from kdsl_core.errors import TypeMismatch
 from kdsl_core.ir import Builder, Const, Effect, Machine, Need, Op, Operand, PtxWriter
-from kdsl_core.isa.bulk_groups import HOPPER, cache_hint, expect_policy
+from kdsl_core.isa.bulk_groups import HOPPER
+from kdsl_core.isa.cache_policy import cache_hint, expect_policy
 from kdsl_core.isa.operands import (
     address_text,
     expect_address,

@@ -18,6 +18,7 @@ from kdsl_core.ir import (
     SharedAlloc,
     Value,
 )
+from kdsl_core.isa.cache_policy import cache_hint, expect_policy, policy
 from kdsl_core.isa.operands import (
     SPACES,
     Register,
@@ -38,7 +39,8 @@ from kdsl_core.isa.operands import (
 )
 from kdsl_core.records import dataclass
 
-LOAD_CACHES = ("", "ca", "cg", "cs", "nc")
+PRIORITIES = ("evict_first", "evict_last")  # of loads, in L1 and L2
+LOAD_CACHES = ("", "ca", "cg", "cs", "nc", *PRIORITIES)
 STORE_CACHES = ("", "wb", "cg", "cs", "wt")
 _READS = {
     "global": Effect.READS_GLOBAL,
@@ -82,7 +84,8 @@ class LoadOp(Op):
 
     Lanes whose `pred` is false read nothing and get zeros.
 
-    Memory: weak; `cache` "nc" promises that nobody writes the bytes while the kernel runs.
+    Memory: weak; `cache` "nc" promises that nobody writes the bytes while the kernel runs;
+    "evict_first" and "evict_last" are for both caches, for L2 by `policy`.
     Source: PTX ISA 9.0 `ld`, `ld.global.nc`.
     """
 
@@ -92,9 +95,10 @@ class LoadOp(Op):
     offset: int = 0
     pred: Operand | None = None
     cache: str = ""
+    policy: Operand | None = None
 
     NAME = "memory.load"
-    READS = ("address", "pred")
+    READS = ("address", "pred", "policy")
     WRITES = ("dst",)
 
     @property
@@ -115,6 +119,7 @@ class LoadOp(Op):
         expect_choice(
             self, "the cache operator", self.cache, LOAD_CACHES if self.space == "global" else ("",)
         )
+        expect_policy(self, self.policy)
         _expect_vector(self, self.dst)
         if self.pred is not None:
             expect_condition(self, self.pred)
@@ -134,11 +139,13 @@ class LoadOp(Op):
             zero = {"f32": "0f00000000", "f64": "0d0000000000000000"}.get(dtype.reg, "0")
             for register in registers:
                 w.emit(f"mov.{'b16' if truth else dtype.reg} {register}, {zero}")
-        cache = f".{self.cache}" if self.cache else ""
+        level = ".L1::" if self.cache in PRIORITIES else "."
+        cache = f"{level}{self.cache}" if self.cache else ""
+        hint, behind = cache_hint(w, self.policy)
         vector = f".v{len(registers)}" if len(registers) > 1 else ""
         source = address_text(w, self.address, self.offset)
-        kind = f"ld.{SPACES[self.space]}{cache}{vector}.{memory_type(dtype)}"
-        w.emit(f"{guard(w, self.pred)}{kind} {braces(registers)}, {source}")
+        kind = f"ld.{SPACES[self.space]}{cache}{hint}{vector}.{memory_type(dtype)}"
+        w.emit(f"{guard(w, self.pred)}{kind} {braces(registers)}, {source}{behind}")
         if truth:
             for reg, register in zip(self.dst, registers, strict=True):
                 w.emit(f"setp.ne.s16 {w.reg(reg)}, {register}, 0")
@@ -301,6 +308,7 @@ def load_into(
             offset=offset,
             pred=unless_true(pred),
             cache=cache,
+            policy=policy(b, cache) if cache in PRIORITIES else None,
         )
     )
 

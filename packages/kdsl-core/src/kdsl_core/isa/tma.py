@@ -13,7 +13,8 @@ from kdsl_core.errors import VerifyError
 from kdsl_core.ir import Array, Builder, Effect, Machine, Need, Op, Operand, PtxWriter
 from kdsl_core.ir.tensor_map import MAX_RANK
 from kdsl_core.isa.bulk import bulk_load, bulk_send, bulk_store
-from kdsl_core.isa.bulk_groups import HOPPER, cache_hint, commit, expect_policy, policy, wait
+from kdsl_core.isa.bulk_groups import HOPPER, commit, wait
+from kdsl_core.isa.cache_policy import cache_hint, expect_policy, policy
 from kdsl_core.isa.operands import (
     address_text,
     condition_lanes,

@@ -160,7 +160,8 @@ class Tensor:
         """`count` elements that follow one another in memory, from `coord` on.
 
         Memory: `cache` is how global memory's caches treat them: "ca" as usual, "cg" not in L1,
-        "cs" read once, "nc" through the read-only path, for what nobody writes meanwhile.
+        "cs" read once, "nc" through the read-only path, for what nobody writes meanwhile;
+        "evict_first" and "evict_last" leave L1 and L2 before or after others.
         """
         space, pred = self._pointer("loaded from").space, operand_of(pred)
         return load_elements(self.place(coord), space, self.dtype, count, pred, cache)

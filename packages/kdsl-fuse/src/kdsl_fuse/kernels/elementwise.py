@@ -10,7 +10,7 @@ from typing import Any
 import kdsl_core as kd
 from kdsl_core.errors import ArgumentError
 from kdsl_fuse import arrays
-from kdsl_fuse.kernels.vectors import begin, common_width, neighbours, put, widened
+from kdsl_fuse.kernels.vectors import begin, caching, common_width, neighbours, put, widened
 from kdsl_fuse.kernels.views import Modes, require_distinct
 
 THREADS = 256
@@ -154,11 +154,14 @@ def _shared_out(
     full = [
         s.dtype.bytes for s, steps in zip(specs, modes.strides, strict=True) if s and any(steps)
     ]
-    read = config.width * sum(full[outputs:]) or _READ_BYTES // 4
-    total = math.prod(modes.shape) // config.width
-    vectors = min(_MOST_VECTORS, max(_READ_BYTES // read, 1), max(total // _BUSY_THREADS, 1))
+    read, written = sum(full[outputs:]), sum(full[:outputs])
+    elements = math.prod(modes.shape)
+    total = elements // config.width
+    under_way = config.width * read or _READ_BYTES // 4
+    vectors = min(_MOST_VECTORS, max(_READ_BYTES // under_way, 1), max(total // _BUSY_THREADS, 1))
     return replace(
         config,
+        **caching(elements * read, elements * written),
         vectors=vectors,
         partial=total % (config.threads * vectors) != 0,
         wide=(total + config.threads * vectors) * config.width > _LARGEST_I32,

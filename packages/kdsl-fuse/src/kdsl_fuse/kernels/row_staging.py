@@ -6,7 +6,8 @@ from typing import Any
 
 import kdsl_core as kd
 
-_POLICIES = {"cs": "evict_first"}  # of the L2 cache, for a cache operator of loads
+_POLICIES = {"cs": "evict_first"} | {x: x for x in ("evict_first", "evict_last")}  # of L2, by what
+# loads say
 
 
 class Stage:

@@ -86,7 +86,7 @@ class Turns:
         if self.config.streamed:
             for turn in kd.range(0, self.share.turns):
                 part = self.share.at(turn)
-                self._write(part, self.source.read(self.row, part), stats, None)
+                self._write(part, self.operands.read_again(self.row, part), stats, None)
         else:
             kept = dict(self.kept)
             parts = [self.share.at(turn) for turn in range(self.config.staged)]

@@ -29,8 +29,9 @@ class RowConfig:
     times `columns` behind them stay in registers: no more turns than the row needs.
     `early` reads operands of the epilogue before the reductions, of staged rows a turn ahead. With
     `resident` a thread has so few registers that as many blocks share a multiprocessor. `load` and
-    `store` are the cache operators of what is read and written once. `overlap` says that the kernel
-    itself waits for the launch before, which takes sm_90, as clusters and stages do.
+    `store` are the cache operators of what is read and written once, `again` that with which a
+    streamed row is read for its results. `overlap` says that the kernel itself waits for the launch
+    before, which takes sm_90, as clusters and stages do.
     """
 
     width: int
@@ -47,6 +48,7 @@ class RowConfig:
     resident: int = 0
     early: bool = True
     load: str = ""
+    again: str = ""
     store: str = ""
     overlap: bool = True
 
@@ -213,13 +215,19 @@ class Operands:
 
     def read(self, row: Any, share: Share) -> list[list[list[Any]]]:
         """Vectors of each input."""
-        return [self.read_vector(row, v, share) for v in range(share.config.vectors)]
+        return self._read(row, share, share.config.load)
 
-    def read_vector(self, row: Any, v: int, share: Share) -> list[list[Any]]:
+    def read_again(self, row: Any, share: Share) -> list[list[list[Any]]]:
+        """The same for the last time."""
+        return self._read(row, share, share.config.again)
+
+    def _read(self, row: Any, share: Share, cache: str) -> list[list[list[Any]]]:
+        return [self._read_vector(row, v, share, cache) for v in range(share.config.vectors)]
+
+    def _read_vector(self, row: Any, v: int, share: Share, cache: str) -> list[list[Any]]:
         """A vector of each input."""
-        c, inside = share.config, share.inside(row, v)
-        return [neighbours(x, (row, share.column(v)), 1, c.width, inside, c.load)
-                for x in self.inputs]  # fmt: skip
+        place, inside = (row, share.column(v)), share.inside(row, v)
+        return [neighbours(x, place, 1, share.config.width, inside, cache) for x in self.inputs]
 
     def values(self, read: list[list[Any]]) -> list[Any]:
         """The prologue's values of a vector."""

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from kdsl_fuse.kernels.rows import RowConfig
-from kdsl_fuse.kernels.vectors import ACCESS_BYTES
+from kdsl_fuse.kernels.vectors import ACCESS_BYTES, caching
 
 MULTIPROCESSORS = 132
 WARP = 32
@@ -67,6 +67,18 @@ def shared_out(
     are streamed if they are read once for a number or two, or else staged if they can be. Of others
     up to 16384 go to a block, beyond to a cluster, and are streamed when that is full.
     """
+    config = _placed(height, columns, traffic, multiprocessors, clusters)
+    elements = height * columns
+    operators = caching(elements * traffic.read, elements * traffic.written)
+    if operators and config.streamed:
+        operators["again"] = "evict_first"
+    return replace(config, **operators)
+
+
+def _placed(
+    height: int, columns: int, traffic: Traffic, multiprocessors: int, clusters: bool
+) -> RowConfig:
+    """Threads, blocks and clusters."""
     each, vectors = traffic.vectors, max(-(-columns // traffic.width), 1)
     cluster, blocks = 1, _MOST_BLOCKS if clusters else 1
     while cluster < blocks and vectors > each * cluster * _MOST_LANES:
@@ -95,14 +107,15 @@ def _held(
 
     More than four warps hold half as much each, if each column has a result and little comes behind
     the reductions: so few registers let 2048 threads share a multiprocessor. Operands behind the
-    reductions are read before them where few bytes are under way then; more may be where a row has
-    a single warp.
+    reductions are read before them where few bytes are under way then, and registers are not few;
+    more may be where a row has a single warp.
     """
     width, each = traffic.width, traffic.vectors
     vectors = max(-(-columns // width), 1)
     lanes = _lanes(-(-vectors // (each * cluster)), vectors)
     light = traffic.written and traffic.later <= _LIGHT_BYTES
-    if light and cluster == 1 and each > 1 and 4 * WARP < lanes <= _HELD_LANES:
+    halved = light and cluster == 1 and each > 1 and 4 * WARP < lanes <= _HELD_LANES
+    if halved:
         lanes = _lanes(-(-vectors // (each // 2)), vectors)
     streamed = lanes > _MOST_LANES
     lanes = min(lanes, _MOST_LANES)
@@ -114,7 +127,8 @@ def _held(
     if cluster == 1 and not streamed:
         config = _together(config, height, each, multiprocessors)
     under_way = width * config.vectors * config.together * (traffic.read + traffic.later)
-    early = streamed or under_way <= (_EARLY_BYTES if lanes <= WARP else _HELD_BYTES)
+    few = under_way <= (_EARLY_BYTES if lanes <= WARP else _HELD_BYTES)
+    early = streamed or (few and not halved)
     return replace(config, partial=height % config.rows != 0, early=early)
 
 
