@@ -117,7 +117,7 @@ def row_wise(
     plan = rows_plan.choose(program, *operands())
     cluster = config.cluster if config.cluster > 1 else None
     return Launch(
-        rows, -(-height // config.rows) * config.cluster, config.threads,
+        rows, config.grid(height), config.threads,
         lambda: tuple(plan.views(operands())), {"program": program, "config": config}, cluster,
         overlap=True,
     )  # fmt: skip

@@ -7,10 +7,11 @@ parity themselves.
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
 
 from kdsl_core import dtypes as dt
-from kdsl_core.lang.mbarriers import Mbarrier, mbarrier
+from kdsl_core.lang.mbarriers import Mbarrier, Mbarriers, mbarrier
 from kdsl_core.lang.numbers import where
 from kdsl_core.lang.scalar import Scalar, as_scalar
 from kdsl_core.lang.struct import struct
@@ -47,24 +48,37 @@ class TmaPipeline:
 
     In a cluster whose blocks fill each other's stages by multicast, `sharers` lists the ranks of
     the blocks that a release must reach: those that load what this block reads, itself included.
+    With `rings` there are so many of them side by side, each of which is seen by `ring`.
 
     Memory: 16 bytes of shared memory a stage.
     Threads: `init` by one thread, then a barrier of all; one writer; each reader releases once.
     """
 
     def __init__(
-        self, stages: int, bytes: int, readers: int, sharers: tuple[Any, ...] = (None,)
+        self,
+        stages: int,
+        bytes: int,
+        readers: int,
+        sharers: tuple[Any, ...] = (None,),
+        rings: int = 1,
     ) -> None:
         self.stages = stages
         self.bytes = bytes
         self.sharers = sharers
-        self.full = mbarrier(1, stages, name="full")
-        self.empty = mbarrier(readers * len(sharers), stages, name="empty")
+        self.full = mbarrier(1, stages * rings, name="full")
+        self.empty = mbarrier(readers * len(sharers), stages * rings, name="empty")
 
     def init(self) -> None:
         """Initialise the barriers."""
         self.full.init()
         self.empty.init()
+
+    def ring(self, number: Any) -> TmaPipeline:
+        """One of several rings: what goes through it, in an order of its own."""
+        one, first = copy(self), number * self.stages
+        one.full = Mbarriers(self.full[first], self.stages)
+        one.empty = Mbarriers(self.empty[first], self.stages)
+        return one
 
     def writer(self) -> PipelineWriter:
         """The writer's view, at the first stage; all stages are free."""
@@ -84,15 +98,16 @@ class PipelineWriter:
         self.pipeline = pipeline
         self.at = at
 
-    def acquire(self) -> tuple[Any, Mbarrier]:
+    def acquire(self, bytes: Any = None) -> tuple[Any, Mbarrier]:
         """Wait until the stage is free, and announce its bytes: the stage and its `full` barrier.
 
-        The copies into the stage must complete on this barrier, `bytes` of them in all.
+        The copies into the stage must complete on this barrier, `bytes` of them in all: those of
+        the pipeline unless other ones are given.
         """
         stage = self.at.stage
         self.pipeline.empty[stage].wait(self.at.parity)
         barrier = self.pipeline.full[stage]
-        barrier.arrive_expect(self.pipeline.bytes)
+        barrier.arrive_expect(self.pipeline.bytes if bytes is None else bytes)
         return stage, barrier
 
     def advance(self) -> None:
