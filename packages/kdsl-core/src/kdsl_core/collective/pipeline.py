@@ -48,7 +48,8 @@ class TmaPipeline:
 
     In a cluster whose blocks fill each other's stages by multicast, `sharers` lists the ranks of
     the blocks that a release must reach: those that load what this block reads, itself included.
-    With `rings` there are so many of them side by side, each of which is seen by `ring`.
+    With `rings` there are so many of them side by side, each of which is seen by `ring`. `scope` is
+    that of waits, as of `Mbarrier.wait`.
 
     Memory: 16 bytes of shared memory a stage.
     Threads: `init` by one thread, then a barrier of all; one writer; each reader releases once.
@@ -61,10 +62,12 @@ class TmaPipeline:
         readers: int,
         sharers: tuple[Any, ...] = (None,),
         rings: int = 1,
+        scope: str | None = None,
     ) -> None:
         self.stages = stages
         self.bytes = bytes
         self.sharers = sharers
+        self.scope = scope
         self.full = mbarrier(1, stages * rings, name="full")
         self.empty = mbarrier(readers * len(sharers), stages * rings, name="empty")
 
@@ -105,7 +108,7 @@ class PipelineWriter:
         the pipeline unless other ones are given.
         """
         stage = self.at.stage
-        self.pipeline.empty[stage].wait(self.at.parity)
+        self.pipeline.empty[stage].wait(self.at.parity, scope=self.pipeline.scope)
         barrier = self.pipeline.full[stage]
         barrier.arrive_expect(self.pipeline.bytes if bytes is None else bytes)
         return stage, barrier
@@ -117,7 +120,7 @@ class PipelineWriter:
     def drain(self) -> None:
         """Wait until every stage is free: nobody arrives at this block's barriers any more."""
         for _ in range(self.pipeline.stages):
-            self.pipeline.empty[self.at.stage].wait(self.at.parity)
+            self.pipeline.empty[self.at.stage].wait(self.at.parity, scope=self.pipeline.scope)
             self.at.advance()
 
 
@@ -132,7 +135,7 @@ class PipelineReader:
     def wait(self) -> Any:
         """Wait for the next stage's bytes; gives the stage."""
         stage = self.at.stage
-        self.pipeline.full[stage].wait(self.at.parity)
+        self.pipeline.full[stage].wait(self.at.parity, scope=self.pipeline.scope)
         self.at.advance()
         return stage
 

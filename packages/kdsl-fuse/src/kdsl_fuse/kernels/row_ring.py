@@ -86,6 +86,7 @@ class Rings:
             config.chunk * self.chunks.column_bytes,
             config.lanes // WARP,
             rings=config.groups,
+            scope="cta",
         )
 
     def of(self, group: Any) -> Ring:
@@ -127,7 +128,7 @@ class Reading:
         """Vectors of each input, of the next turn."""
         stage, pipeline = self.at.stage, self.ring.pipeline
         if self.first:
-            pipeline.full[stage].wait(self.at.parity)
+            pipeline.full[stage].wait(self.at.parity, scope=pipeline.scope)
         found = self.ring.chunks.vectors(row, share, self.ring.place(stage))
         if self.last:
             kd.fence_proxy_async()  # an arrival does not wait for loads that are on their way
