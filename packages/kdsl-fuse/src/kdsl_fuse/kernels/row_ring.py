@@ -25,7 +25,10 @@ _MEETINGS = 2
 
 @kd.func
 def take_from_rings(program, operands, share):
-    """All rows of a cluster: every so manieth.
+    """The rows of a cluster: its own number, and each that is a grid's clusters further on.
+
+    A block ends when it has met its peers for the last row. Nobody writes to it then any more: what
+    they give comes before their arrivals, for all of which it has waited.
 
     Threads: the whole block, and all blocks of the cluster.
     """
@@ -38,8 +41,6 @@ def take_from_rings(program, operands, share):
         fill_rings(rings, share)
     else:
         take_rows(program, operands, share, rings.of(group), exchange)
-    if config.cluster > 1:  # nobody may still write to a block that has ended
-        kd.cluster_sync()
 
 
 @kd.func
@@ -49,17 +50,18 @@ def fill_rings(rings, share):
     writers = [rings.of(number).pipeline.writer() for number in groups]
     if kd.elect_one():
         for first in kd.range(kd.cluster_idx()[0], share.height, clusters() * len(groups)):
-            for number in groups:
+            fill_row(rings.of(0), writers[0], share.of(first))
+            for number in groups[1:]:
                 row = first + clusters() * number
-                fill_row(rings.of(number), writers[number], share.of(row))
+                if row < share.height:
+                    fill_row(rings.of(number), writers[number], share.of(row))
 
 
 @kd.func
 def fill_row(ring, write, share):
-    """Copy the block's part of a row, if there is such a row."""
-    if share.rows[0] < share.height:
-        for turn in kd.range(share.config.staged):
-            ring.fill(write, share, turn)
+    """Copy the block's part of a row to the next stages."""
+    for turn in kd.range(share.config.staged):
+        ring.fill(write, share, turn)
 
 
 @kd.func
@@ -177,12 +179,14 @@ class RingTotals(Totals):
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
-        self.met = kd.mbarrier(self.slots, _MEETINGS * self.groups, name="met")
+        if self.slots > 1:
+            self.met = kd.mbarrier(self.slots, _MEETINGS * self.groups, name="met")
         self.at = RingPosition(_MEETINGS, 0, 0)
 
     def init(self) -> None:
         """Initialise the barriers. Threads: one, before a barrier of the cluster."""
-        self.met.init()
+        if self.slots > 1:
+            self.met.init()
 
     def _over_warps(self, number: int, phase: Any, state: tuple[Any, ...]) -> tuple[Any, ...]:
         count = _MEETINGS * self.groups
