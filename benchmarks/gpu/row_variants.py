@@ -131,14 +131,13 @@ def ringed(plan: RowsPlan, shapes: Any) -> dict[str, RowsPlan]:
         return {}
     found: dict[str, RowsPlan] = {}
     for cluster, lanes, vectors, groups, blocks in shapes:
-        shape = replace(c, lanes=lanes, vectors=vectors, groups=groups, cluster=cluster)
+        shape = RowConfig(8, lanes, vectors, groups, cluster=cluster, load=c.load, store=c.store)
         config = ringed_by(shape, plan.columns, 2 * plan.program.inputs, blocks)
         if config is None:
             continue
         name = f"ring {lanes}x{vectors}x{groups} /{cluster}, {blocks}"
         places = {config.clusters: ""}
-        if cluster > 1:
-            places[MULTIPROCESSORS * blocks // cluster] = ", all"
+        places.setdefault(MULTIPROCESSORS * blocks // cluster, ", all")
         places[config.clusters * CROWD] = f", x{CROWD}"
         for clusters, words in places.items():
             found[name + words] = with_config(plan, replace(config, clusters=clusters))

@@ -163,7 +163,7 @@ def test_assembles_without_spilling(
 
 # -- what fits -------------------------------------------------------------------------------------
 def test_rings_fill_shared_memory() -> None:
-    """A stage more would not fit; without room for a row, or for the copying warp, there is none."""
+    """None without room for a row, or for the copying warp."""
     config = ringed_by(RowConfig(8, 512, 2, cluster=2), 131072, 2, 1)
     assert config is not None
     assert (config.staged, config.ring, config.clusters, config.threads) == (8, 14, 66, 544)

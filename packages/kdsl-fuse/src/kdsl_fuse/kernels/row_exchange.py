@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,7 +35,7 @@ def reduced(
     return tuple(made)
 
 
-class Totals:
+class Totals(ABC):
     """Combines what each thread found in its part of a row; all of them get the total.
 
     Warps of a row write their states into shared memory of every block that has a part in it, wait
@@ -52,9 +53,9 @@ class Totals:
         state = over_lanes(phase, state, min(self.lanes, WARP))
         return state if self.slots == 1 else self._over_warps(number, phase, state)
 
+    @abstractmethod
     def _over_warps(self, number: int, phase: Any, state: tuple[Any, ...]) -> tuple[Any, ...]:
         """The same of warps with totals of their own."""
-        raise NotImplementedError
 
     def _buffers(self, number: int, state: tuple[Any, ...], count: int) -> list[Any]:
         """Places for the states of all warps of a row, so many times, of each number."""
