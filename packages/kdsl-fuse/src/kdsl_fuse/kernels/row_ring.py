@@ -127,17 +127,24 @@ class Reading:
         self.at = start if last else RingPosition(ring.stages, start.index, start.parity)
 
     def read(self, row: Any, share: Any) -> list[list[list[Any]]]:
-        """Vectors of each input, of the next turn."""
+        """Vectors of each input, of the turn that comes next."""
         stage, pipeline = self.at.stage, self.ring.pipeline
         if self.first:
             pipeline.full[stage].wait(self.at.parity, scope=pipeline.scope)
-        found = self.ring.chunks.vectors(row, share, self.ring.place(stage))
+        return self.ring.chunks.vectors(row, share, self.ring.place(stage))
+
+    def leave(self, stored: bool) -> None:
+        """Go on to the next turn; what was read of this one was `stored`, or only computed with.
+
+        An arrival does not wait for loads that are on their way, but for stores of their data. A
+        fence waits for all loads, those of the next turn's operands, too.
+        """
         if self.last:
-            kd.fence_proxy_async()  # an arrival does not wait for loads that are on their way
+            if not stored:
+                kd.fence_proxy_async()
             kd.sync_warp()
-            pipeline.empty[stage].arrive(pred=kd.lane_idx() == 0)
+            self.ring.pipeline.empty[self.at.stage].arrive(pred=kd.lane_idx() == 0)
         self.at.advance()
-        return found
 
 
 class RingTurns(Turns):
@@ -161,6 +168,17 @@ class RingTurns(Turns):
         readings = len(self.program.phases) + bool(self.program.outputs)
         self.readings += 1
         self.source = Reading(self.ring, self.readings == 1, self.readings == readings)
+
+    def _extended(
+        self, phase: Any, stats: Any, part: Any, state: Any = None, read: Any = None
+    ) -> list[Any]:
+        found = super()._extended(phase, stats, part, state, read)
+        self.source.leave(stored=False)
+        return found
+
+    def _write(self, part: Any, read: Any, stats: Any, after: Any) -> None:
+        super()._write(part, read, stats, after)
+        self.source.leave(stored=True)
 
 
 class RingTotals(Totals):
