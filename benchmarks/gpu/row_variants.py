@@ -9,7 +9,7 @@ from row_cases import Operation, Pointwise, with_config
 
 from kdsl_fuse.kernels.rows import RowConfig
 from kdsl_fuse.kernels.rows_plan import RowsPlan
-from kdsl_fuse.kernels.rows_sharing import staged_by
+from kdsl_fuse.kernels.rows_sharing import MULTIPROCESSORS, ringed_by, staged_by
 
 CACHES = {
     "load cs": {"load": "cs"}, "store cs": {"store": "cs"},
@@ -26,11 +26,24 @@ STAGED = (  # lanes, vectors, factor of the cluster, blocks that share a multipr
     (512, 2, 1, 3), (512, 1, 1, 2), (512, 2, 2, 3), (512, 1, 1, 3), (256, 4, 1, 3), (256, 2, 2, 6),
     (384, 2, 1, 3), (512, 2, 0.5, 1), (1024, 1, 1, 1), (256, 4, 1, 4),
 )  # fmt: skip
+RINGED = (  # cluster, lanes, vectors, groups, blocks that share a multiprocessor
+    (1, 512, 2, 1, 1), (1, 512, 1, 1, 1), (1, 256, 4, 1, 1), (2, 512, 2, 1, 1), (2, 512, 1, 1, 1),
+    (2, 256, 4, 1, 1), (2, 256, 2, 2, 1), (2, 512, 2, 1, 2), (4, 256, 2, 2, 1), (4, 256, 2, 3, 1),
+    (4, 512, 1, 1, 1), (4, 512, 1, 1, 2), (4, 256, 4, 1, 2),
+)  # fmt: skip
+CROWD = 8  # times as many clusters as have a place: they come when others end
 STREAMED = ((512, 4), (256, 4), (1024, 4), (128, 4), (512, 2))  # lanes, vectors
 IN_QUESTION = 4  # the first of each
 MOST_KEPT = 64  # bytes of a thread
 WARP = 32
 STAGED_FROM = 4096  # columns
+
+
+def some(plan: Any, op: Operation, choice: str) -> dict[str, Any]:
+    """Those that are asked for: `few`, `all`, or `ring`."""
+    if choice == "ring":
+        return ringed(plan, RINGED) if isinstance(plan, RowsPlan) else {}
+    return few(plan, op) if choice == "few" else every(plan)
 
 
 def few(plan: Any, op: Operation) -> dict[str, Any]:
@@ -66,7 +79,7 @@ def every(plan: Any) -> dict[str, Any]:
         found |= held(plan.config)
     made = {name: with_config(plan, config) for name, config in found.items()}
     if isinstance(plan, RowsPlan):
-        made |= staged(plan, STAGED) | streamed(plan, STREAMED)
+        made |= staged(plan, STAGED) | ringed(plan, RINGED) | streamed(plan, STREAMED)
     return made
 
 
@@ -108,6 +121,26 @@ def staged(plan: RowsPlan, shapes: Any) -> dict[str, RowsPlan]:
         if config.kept * vectors * c.width * size <= MOST_KEPT and config != c:
             name = f"staged {lanes}x{vectors} /{cluster}, {blocks}"
             found[name] = with_config(plan, config)
+    return found
+
+
+def ringed(plan: RowsPlan, shapes: Any) -> dict[str, RowsPlan]:
+    """Rows through rings of shared memory in blocks that stay, where they fit."""
+    c = plan.config
+    if plan.columns < STAGED_FROM or plan.columns % 8 or c.width != 8:
+        return {}
+    found: dict[str, RowsPlan] = {}
+    for cluster, lanes, vectors, groups, blocks in shapes:
+        shape = RowConfig(8, lanes, vectors, groups, cluster=cluster, load=c.load, store=c.store)
+        config = ringed_by(shape, plan.columns, 2 * plan.program.inputs, blocks)
+        if config is None:
+            continue
+        name = f"ring {lanes}x{vectors}x{groups} /{cluster}, {blocks}"
+        places = {config.clusters: ""}
+        places.setdefault(MULTIPROCESSORS * blocks // cluster, ", all")
+        places[config.clusters * CROWD] = f", x{CROWD}"
+        for clusters, words in places.items():
+            found[name + words] = with_config(plan, replace(config, clusters=clusters))
     return found
 
 

@@ -8,8 +8,8 @@ All sides of a case run by turns, as CUDA graphs over buffers that the L2 cache 
 are medians. Every side is first checked against f32 in PyTorch. Shares are of the bandwidth that a
 copy of 1 GiB reaches; a copy of as many bytes as the case runs beside it, as its start and its end
 weigh more. Where rows are staged, `--held` times plans that hold them as well.
-`--tune` tries other configurations of ours (`few` or `all`), and times the fastest of them beside
-the chosen one.
+`--tune` tries other configurations of ours (`few` or `all`, or `ring`s of shared memory alone), and
+times the fastest of them beside the chosen one.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ def parser() -> argparse.ArgumentParser:
     words.add_argument("--columns", nargs="+", type=int, help="of arrays of --bytes")
     words.add_argument("--dtype", choices=DTYPES, default="bf16")
     words.add_argument("--bytes", type=int, default=TOTAL_BYTES, help="of one array")
-    words.add_argument("--tune", choices=("few", "all"), help="try other configurations as well")
+    words.add_argument(
+        "--tune", choices=("few", "all", "ring"), help="try other configurations as well"
+    )
     words.add_argument("--held", action="store_true", help="time held rows beside staged ones")
     words.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
     words.add_argument("--seconds-per-case", type=float, default=0.15)
@@ -177,7 +179,7 @@ def measured(op: Operation, m: int, n: int, options: argparse.Namespace) -> dict
         launches["compile"] = theirs(torch.compile(op.torch, dynamic=False), sets)
     launches |= triton_peers.rows(op.name, sets, EPS)
     if options.tune:
-        found = row_variants.few(plan, op) if options.tune == "few" else row_variants.every(plan)
+        found = row_variants.some(plan, op, options.tune)
         record["tuned"], best = tuned(found, sets, reference)
         if best:
             record["best"], launches["best"] = best[1], ours(best[2], sets)

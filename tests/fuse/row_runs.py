@@ -23,7 +23,7 @@ def simulated(
     config = config or plan.config
     result = kd.simulate(
         rows,
-        grid=-(-plan.height // config.rows) * config.cluster,
+        grid=config.grid(plan.height),
         block=config.threads,
         cluster=config.cluster if config.cluster > 1 else None,
         args=plan.views(operands),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -19,6 +20,7 @@ from kdsl_fuse.kernels.rows_sharing import Traffic, shared_out, staged_by
 bf16, f16 = ml_dtypes.bfloat16, np.float16
 ULPS = {np.float32: 2.0**-19, f16: 2.0**-10, bf16: 2.0**-8}
 SHAPES = [(1, 1), (3, 7), (5, 31), (2, 3, 64), (9, 100), (33, 128), (4, 1000), (3, 2048), (2, 4104)]
+ringed = partial(RowConfig, clusters=2, partial=False)
 CONFIGS = {
     "lane": RowConfig(1, 1, 8, groups=32, ragged=True),
     "part of a warp": RowConfig(8, 2, 3, groups=32, together=2),
@@ -40,6 +42,11 @@ CONFIGS = {
     "staged and kept by a cluster": RowConfig(2, 32, 1, cluster=2, staged=1, kept=1, resident=2),
     "staged, operands late": RowConfig(4, 32, 1, staged=2, early=False),
     "hints": RowConfig(8, 32, 1, groups=2, load="cs", store="cs"),
+    "ring": ringed(4, 64, 1, staged=1, ring=2),
+    "ring, two groups": ringed(4, 32, 1, groups=2, staged=2, ring=3, load="cs"),
+    "ring, no stage to spare": ringed(2, 32, 1, groups=3, staged=4, ring=4, early=False),
+    "ring of a cluster": ringed(4, 32, 1, cluster=2, staged=1, ring=2, resident=2),
+    "ring of a cluster, two groups": ringed(1, 32, 1, groups=2, cluster=4, staged=2, ring=3),
 }
 CONFIG_COLUMNS = {"lane": 8, "part of a warp": 40, "narrow": 32}
 

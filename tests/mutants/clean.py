@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kdsl_core.errors import HazardError, KdslError
@@ -166,30 +166,36 @@ def _drawn_pair(rng: random.Random) -> dict[str, Any]:
 
 
 def _drawn_rows(rng: random.Random) -> dict[str, Any]:
-    """Held, streamed or staged rows.
+    """Held, streamed or staged rows, some of these through rings.
 
     Those that are held reach into each thread's last vector, those that are staged into the last
     turn, as plans see to it: before it nobody asks whether a column is inside.
     """
-    kind = rng.choice(("held", "held", "streamed", "staged"))
+    kind = rng.choice(("held", "held", "streamed", "staged", "ring"))
     lanes = rng.choice((1, 2, 8, 16, 32, 64, 96) if kind == "held" else (32, 64, 96))
     dtype, vectors = rng.choice((F32, BF16)), rng.randint(1, 3)
-    width = (4 if dtype is F32 else 8) if kind == "staged" else rng.choice((1, 2, 4))
+    copied = kind in ("staged", "ring")
+    width = (4 if dtype is F32 else 8) if copied else rng.choice((1, 2, 4))
     cluster = rng.choice((1, 1, 2, 4)) if lanes >= 32 else 1
     groups = max(32 // lanes, 1) * (rng.randint(1, 2) if cluster == 1 and kind == "held" else 1)
     config = RowConfig(
         width, lanes, vectors, groups, rng.randint(1, 2) if kind == "held" else 1, cluster,
-        streamed=kind == "streamed", staged=rng.randint(1, 3) if kind == "staged" else 0,
+        streamed=kind == "streamed", staged=rng.randint(1, 3) if copied else 0,
         early=rng.random() < 0.5, load=rng.choice(("", "cs")), store=rng.choice(("", "cs")),
     )  # fmt: skip
+    if kind == "ring":
+        config = replace(
+            config, groups=rng.randint(1, 3), ring=config.staged + rng.randint(0, 3),
+            clusters=rng.randint(1, 3), partial=False,
+        )  # fmt: skip
     each = lanes * cluster  # vectors that all threads take at a time
-    least = {"held": vectors - 1, "streamed": 0, "staged": vectors * (config.staged - 1)}[kind]
+    least = {"held": vectors - 1}.get(kind, vectors * max(config.staged - 1, 0))
     most = vectors * max(config.staged, 1)
     length = width * rng.randint(least * each + 1, most * each)
     names = ("softmax", "cross_entropy", "layer_norm", "rms_norm", "sum", "max")
     return {
         "make": row_wise, "name": rng.choice(names), "config": config,
-        "shape": (rng.randint(1, 2 * config.rows + 1), length), "dtype": dtype,
+        "shape": (rng.randint(1, 2 * config.rows + 1 + config.ring), length), "dtype": dtype,
         "online": rng.random() < 0.5,
     }  # fmt: skip
 

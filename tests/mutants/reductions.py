@@ -117,7 +117,7 @@ def row_wise(
     plan = rows_plan.choose(program, *operands())
     cluster = config.cluster if config.cluster > 1 else None
     return Launch(
-        rows, -(-height // config.rows) * config.cluster, config.threads,
+        rows, config.grid(height), config.threads,
         lambda: tuple(plan.views(operands())), {"program": program, "config": config}, cluster,
         overlap=True,
     )  # fmt: skip
@@ -189,6 +189,23 @@ def row_kernels() -> dict[str, Launch]:
             (2, 456),
             dtype=BF16,
             online=True,
+        ),
+        "rows/ring of two groups": row_wise(
+            "layer_norm",
+            RowConfig(4, 64, 1, groups=2, partial=False, staged=2, ring=5, clusters=1, load="cs"),
+            (11, 456),
+            dtype=BF16,
+        ),
+        "rows/ring of a cluster": row_wise(
+            "softmax",
+            RowConfig(4, 32, 1, partial=False, cluster=2, staged=2, ring=3, clusters=1, resident=2),
+            (5, 360),
+            online=True,
+        ),
+        "rows/ring of a cluster, losses": row_wise(
+            "cross_entropy",
+            RowConfig(4, 32, 1, groups=2, partial=False, cluster=2, staged=2, ring=3, clusters=1),
+            (7, 360),
         ),
         "columns/parts": column_wise(
             "sum", ColumnsConfig(8, 2, parts=2, depth=4, finished=False), (35, 264)

@@ -87,10 +87,11 @@ def remote(x: Any, i: Any) -> None:
     bars[1].arrive_expect(32, rank=0)
     if bars[0].try_wait(True):
         x[i] = 0.0
+    bars[0].wait(0, scope="cta")
 
 
 def test_arrivals_at_other_blocks() -> None:
-    """The address is mapped once per block; waits acquire from the cluster."""
+    """The address is mapped once per block; waits acquire from the cluster, unless told not to."""
     assert having(lines_of(remote, TWO), "mbarrier", "mapa") == [
         "mapa.shared::cluster.u32 %r1, %r2, 0",
         "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r1+8]",
@@ -98,6 +99,7 @@ def test_arrivals_at_other_blocks() -> None:
         "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r3+8], 3",
         "mbarrier.arrive.expect_tx.release.cluster.shared::cluster.b64 _, [%r1+8], 32",
         "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p1, [%r2], 1",
+        "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 %p2, [%r2], 0",
     ]
 
 

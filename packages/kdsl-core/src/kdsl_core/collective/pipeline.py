@@ -7,10 +7,11 @@ parity themselves.
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
 
 from kdsl_core import dtypes as dt
-from kdsl_core.lang.mbarriers import Mbarrier, mbarrier
+from kdsl_core.lang.mbarriers import Mbarrier, Mbarriers, mbarrier
 from kdsl_core.lang.numbers import where
 from kdsl_core.lang.scalar import Scalar, as_scalar
 from kdsl_core.lang.struct import struct
@@ -47,24 +48,40 @@ class TmaPipeline:
 
     In a cluster whose blocks fill each other's stages by multicast, `sharers` lists the ranks of
     the blocks that a release must reach: those that load what this block reads, itself included.
+    With `rings` there are so many of them side by side, each of which is seen by `ring`. `scope` is
+    that of waits, as of `Mbarrier.wait`.
 
     Memory: 16 bytes of shared memory a stage.
     Threads: `init` by one thread, then a barrier of all; one writer; each reader releases once.
     """
 
     def __init__(
-        self, stages: int, bytes: int, readers: int, sharers: tuple[Any, ...] = (None,)
+        self,
+        stages: int,
+        bytes: int,
+        readers: int,
+        sharers: tuple[Any, ...] = (None,),
+        rings: int = 1,
+        scope: str | None = None,
     ) -> None:
         self.stages = stages
         self.bytes = bytes
         self.sharers = sharers
-        self.full = mbarrier(1, stages, name="full")
-        self.empty = mbarrier(readers * len(sharers), stages, name="empty")
+        self.scope = scope
+        self.full = mbarrier(1, stages * rings, name="full")
+        self.empty = mbarrier(readers * len(sharers), stages * rings, name="empty")
 
     def init(self) -> None:
         """Initialise the barriers."""
         self.full.init()
         self.empty.init()
+
+    def ring(self, number: Any) -> TmaPipeline:
+        """One of several rings: what goes through it, in an order of its own."""
+        one, first = copy(self), number * self.stages
+        one.full = Mbarriers(self.full[first], self.stages)
+        one.empty = Mbarriers(self.empty[first], self.stages)
+        return one
 
     def writer(self) -> PipelineWriter:
         """The writer's view, at the first stage; all stages are free."""
@@ -84,15 +101,16 @@ class PipelineWriter:
         self.pipeline = pipeline
         self.at = at
 
-    def acquire(self) -> tuple[Any, Mbarrier]:
+    def acquire(self, bytes: Any = None) -> tuple[Any, Mbarrier]:
         """Wait until the stage is free, and announce its bytes: the stage and its `full` barrier.
 
-        The copies into the stage must complete on this barrier, `bytes` of them in all.
+        The copies into the stage must complete on this barrier, `bytes` of them in all: those of
+        the pipeline unless other ones are given.
         """
         stage = self.at.stage
-        self.pipeline.empty[stage].wait(self.at.parity)
+        self.pipeline.empty[stage].wait(self.at.parity, scope=self.pipeline.scope)
         barrier = self.pipeline.full[stage]
-        barrier.arrive_expect(self.pipeline.bytes)
+        barrier.arrive_expect(self.pipeline.bytes if bytes is None else bytes)
         return stage, barrier
 
     def advance(self) -> None:
@@ -102,7 +120,7 @@ class PipelineWriter:
     def drain(self) -> None:
         """Wait until every stage is free: nobody arrives at this block's barriers any more."""
         for _ in range(self.pipeline.stages):
-            self.pipeline.empty[self.at.stage].wait(self.at.parity)
+            self.pipeline.empty[self.at.stage].wait(self.at.parity, scope=self.pipeline.scope)
             self.at.advance()
 
 
@@ -117,7 +135,7 @@ class PipelineReader:
     def wait(self) -> Any:
         """Wait for the next stage's bytes; gives the stage."""
         stage = self.at.stage
-        self.pipeline.full[stage].wait(self.at.parity)
+        self.pipeline.full[stage].wait(self.at.parity, scope=self.pipeline.scope)
         self.at.advance()
         return stage
 

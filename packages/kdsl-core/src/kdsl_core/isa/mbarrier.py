@@ -381,10 +381,13 @@ def test_wait(
     return b.append(op).dst
 
 
-def wait(b: Builder, address: Operand, parity: Operand, offset: int = 0) -> None:
-    """Wait until the phase of a parity has completed."""
+def wait(
+    b: Builder, address: Operand, parity: Operand, offset: int = 0, scope: str | None = None
+) -> None:
+    """Wait until the phase of a parity has completed, and acquire at `scope`."""
+    scope = scope or _scope(b)
     b.append(
-        MbarrierWaitOp(loc=b.loc(), address=address, offset=offset, parity=parity, scope=_scope(b))
+        MbarrierWaitOp(loc=b.loc(), address=address, offset=offset, parity=parity, scope=scope)
     )
 
 

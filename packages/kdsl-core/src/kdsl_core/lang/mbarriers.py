@@ -67,12 +67,15 @@ class Mbarrier:
         """Expect `size` more bytes of asynchronous copies in this phase, without arriving."""
         isa.expect(builder(), self.address, _word(size), self.offset, operand_of(pred))
 
-    def wait(self, parity: Any) -> None:
+    def wait(self, parity: Any, *, scope: str | None = None) -> None:
         """Wait until the phase of this parity has completed.
+
+        `scope` is where others may have arrived: "cluster" where there is one, which invalidates
+        the L1 cache at each wait, unless "cta" says that only this block's threads and copies do.
 
         Memory: what arrivals released and what TMA copied is then visible.
         """
-        isa.wait(builder(), self.address, _word(parity), self.offset)
+        isa.wait(builder(), self.address, _word(parity), self.offset, scope)
 
     def try_wait(self, parity: Any) -> Scalar:
         """Whether the phase of this parity has completed, perhaps after a short sleep."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,24 +35,17 @@ def reduced(
     return tuple(made)
 
 
-class Exchange:
+class Totals(ABC):
     """Combines what each thread found in its part of a row; all of them get the total.
 
-    Warps of a row write their states into shared memory of every block that has a part in it, one
-    barrier follows, and each warp combines all states in the same order.
-
-    Threads: the whole block, and all blocks of the cluster.
-    Memory: a buffer for each phase, so that none is written while it is read.
+    Warps of a row write their states into shared memory of every block that has a part in it, wait
+    for each other, and each combines all states in the same order.
     """
 
-    def __init__(self, config: Any, program: Any) -> None:
+    def __init__(self, config: Any) -> None:
         self.lanes, self.groups, self.cluster = config.lanes, config.groups, config.cluster
-        self.program = program
         self.warps = -(-config.lanes // WARP)
         self.slots = self.warps * self.cluster
-        self.met = self.cluster == 1
-        if not self.met:
-            kd.cluster_arrive(relaxed=True)  # this block runs: peers may write to it
 
     def total(self, number: int, phase: Any, state: tuple[Any, ...]) -> tuple[Any, ...]:
         """The combined states of a row's threads. `number` counts phases."""
@@ -59,25 +53,25 @@ class Exchange:
         state = over_lanes(phase, state, min(self.lanes, WARP))
         return state if self.slots == 1 else self._over_warps(number, phase, state)
 
+    @abstractmethod
     def _over_warps(self, number: int, phase: Any, state: tuple[Any, ...]) -> tuple[Any, ...]:
-        shape = (self.slots, self.groups)
-        held = [kd.smem(x.dtype, shape, name=f"phase{number}") for x in state]
-        warp, lane = kd.warp_idx(), kd.lane_idx()
-        group, among = warp // self.warps, warp % self.warps
+        """The same of warps with totals of their own."""
+
+    def _buffers(self, number: int, state: tuple[Any, ...], count: int) -> list[Any]:
+        """Places for the states of all warps of a row, so many times, of each number."""
+        shape = (self.slots, count)
+        return [kd.smem(x.dtype, shape, name=f"phase{number}") for x in state]
+
+    def _give(self, held: Any, state: Any, lane: Any, among: Any, group: Any) -> None:
+        """Write the state of the row's warp number `among` to every block that has a part in it."""
         if self.cluster == 1:
             for there, value in zip(held, state, strict=True):
                 there.store((among, group), value, lane == 0)
-            kd.sync_threads()
-        else:
-            if not self.met:  # once, before the first of all rows and phases
-                kd.cluster_wait()
-                self.met = True
-            slot = kd.cluster_rank() * self.warps + among
-            for own, value in zip(held, state, strict=True):
-                peer = kd.peer(own, lane % self.cluster)
-                peer.store((slot, group), value, lane < self.cluster)
-            kd.cluster_sync()
-        return self._gathered(phase, held, state, lane, group)
+            return
+        slot = kd.cluster_rank() * self.warps + among
+        for own, value in zip(held, state, strict=True):
+            peer = kd.peer(own, lane % self.cluster)
+            peer.store((slot, group), value, lane < self.cluster)
 
     def _gathered(self, phase: Any, held: Any, state: Any, lane: Any, group: Any) -> Any:
         """The combination of all slots of a row, from shared memory."""
@@ -96,6 +90,34 @@ class Exchange:
     def _slot(self, there: Any, slot: Any, first: int, group: Any) -> Any:
         whole = first + WARP <= self.slots or self.slots & (self.slots - 1) == 0
         return there.load((slot, group), None if whole else slot < self.slots)
+
+
+class Exchange(Totals):
+    """Totals of blocks that have a row each: one barrier of all in each phase.
+
+    Threads: the whole block, and all blocks of the cluster.
+    Memory: a buffer for each phase, so that none is written while it is read.
+    """
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.met = self.cluster == 1
+        if not self.met:
+            kd.cluster_arrive(relaxed=True)  # this block runs: peers may write to it
+
+    def _over_warps(self, number: int, phase: Any, state: tuple[Any, ...]) -> tuple[Any, ...]:
+        held = self._buffers(number, state, self.groups)
+        warp, lane = kd.warp_idx(), kd.lane_idx()
+        group, among = warp // self.warps, warp % self.warps
+        if not self.met:  # once, before the first of all rows and phases
+            kd.cluster_wait()
+            self.met = True
+        self._give(held, state, lane, among, group)
+        if self.cluster == 1:
+            kd.sync_threads()
+        else:
+            kd.cluster_sync()
+        return self._gathered(phase, held, state, lane, group)
 
 
 def over_lanes(phase: Any, state: tuple[Any, ...], lanes: int) -> tuple[Any, ...]:

@@ -11,8 +11,16 @@ from kdsl_fuse.kernels.row_staging import Stage
 @kd.func
 def take_in_turns(program, operands, share, exchange):
     """One row, from memory, or from a stage and registers."""
-    turns = Turns(program, operands, share)
+    source = Stage(operands, share) if share.config.staged else operands
+    turns = Turns(program, operands, share, source)
     turns.begin()
+    take_row(turns, exchange)
+
+
+@kd.func
+def take_row(turns, exchange):
+    """Reduce a row and write its results."""
+    program, operands, share = turns.program, turns.operands, turns.share
     labels = operands.labels(turns.row, share)
     picked = operands.picked(turns.row, *labels)
     stats = ()
@@ -35,10 +43,9 @@ class Turns:
     and while the row's threads meet for the last time.
     """
 
-    def __init__(self, program: Any, operands: Any, share: Any) -> None:
-        self.program, self.operands, self.share = program, operands, share
+    def __init__(self, program: Any, operands: Any, share: Any, source: Any) -> None:
+        self.program, self.operands, self.share, self.source = program, operands, share, source
         self.config, self.row = share.config, share.rows[0]
-        self.source = Stage(operands, share) if self.config.staged else operands
         self.kept: list[tuple[Any, Any]] = []
         self.ahead: Any = None
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import kdsl_core as kd
-from kdsl_fuse.kernels.row_exchange import Exchange, reduced
+from kdsl_fuse.kernels.row_exchange import WARP, Exchange, reduced
 from kdsl_fuse.kernels.row_programs import RowProgram
+from kdsl_fuse.kernels.row_ring import take_from_rings
 from kdsl_fuse.kernels.row_turns import take_in_turns
 from kdsl_fuse.kernels.vectors import begin, neighbours, put, widened
 
@@ -27,6 +28,8 @@ class RowConfig:
     are too long to be held are `streamed`: read again for each phase and for the results; or they
     are `staged` in shared memory, so many times `columns` of them, and read there, while `kept`
     times `columns` behind them stay in registers: no more turns than the row needs.
+    Staged rows may come through a `ring` of so many turns for each of the `groups`: `clusters` then
+    stay, and take one row after another, while a warp behind the others copies ahead.
     `early` reads operands of the epilogue before the reductions, of staged rows a turn ahead. With
     `resident` a thread has so few registers that as many blocks share a multiprocessor. `load` and
     `store` are the cache operators of what is read and written once, `again` that with which a
@@ -45,6 +48,8 @@ class RowConfig:
     streamed: bool = False
     staged: int = 0
     kept: int = 0
+    ring: int = 0
+    clusters: int = 0
     resident: int = 0
     early: bool = True
     load: str = ""
@@ -52,10 +57,25 @@ class RowConfig:
     store: str = ""
     overlap: bool = True
 
+    def __post_init__(self) -> None:
+        alone = (self.kept, self.together, self.partial, self.lanes % WARP) == (0, 1, False, 0)
+        if self.ring and not (alone and self.ring >= self.staged > 0 < self.clusters):
+            raise kd.ArgumentError(
+                "the ring of a group holds all staged turns of a row, one at a time, whose whole "
+                f"warps keep nothing else, in 1 cluster or more of rows without end; got {self}",
+                code="K937",
+                fix="take as many stages as turns at least, and `partial=False`",
+            )
+
     @property
     def threads(self) -> int:
         """Threads of a block."""
-        return self.lanes * self.groups
+        return self.lanes * self.groups + (WARP if self.ring else 0)
+
+    def grid(self, height: int) -> int:
+        """Blocks for so many rows."""
+        clusters = min(self.clusters, height) if self.ring else -(-height // self.rows)
+        return clusters * self.cluster
 
     @property
     def rows(self) -> int:
@@ -95,10 +115,14 @@ def rows(*arrays: kd.Tensor, program: kd.Static, config: kd.Static):
     """
     if config.resident:
         kd.min_blocks_per_sm(config.resident)
+    if config.ring:
+        operands = Operands(program, arrays)
+        take_from_rings(program, operands, Share(config, operands.full[0].shape))
+        return
     begin(config)
     operands = Operands(program, arrays)
     share = Share(config, operands.full[0].shape)
-    exchange = Exchange(config, program)
+    exchange = Exchange(config)
     if config.in_turns:
         take_in_turns(program, operands, share, exchange)
     else:
@@ -136,13 +160,16 @@ def hold(program, operands, share, exchange):
 class Share:
     """Which rows and columns belong to a thread, in one turn of those that a row is taken in."""
 
-    def __init__(self, config: RowConfig, shape: Any, turn: Any = 0) -> None:
+    def __init__(self, config: RowConfig, shape: Any, turn: Any = 0, row: Any = None) -> None:
         self.config, self.shape, self.turn = config, shape, turn
         self.height, self.columns = kd.size(shape[0]), shape[1]
         self.count = kd.as_scalar(self.columns)
         self.lane = kd.thread_rank() % config.lanes
-        first = kd.cluster_idx()[0] * config.rows + kd.thread_rank() // config.lanes
-        self.rows = [first + config.groups * r for r in range(config.together)]
+        if row is None:
+            first = kd.cluster_idx()[0] * config.rows + kd.thread_rank() // config.lanes
+            self.rows = [first + config.groups * r for r in range(config.together)]
+        else:
+            self.rows = [row]
         self.part = kd.cluster_rank() * config.lanes + self.lane
 
     @property
@@ -153,7 +180,11 @@ class Share:
 
     def at(self, turn: Any) -> Share:
         """The same rows in another turn."""
-        return Share(self.config, self.shape, turn)
+        return self.of(self.rows[0], turn)
+
+    def of(self, row: Any, turn: Any = 0) -> Share:
+        """The same columns of a row of which it is known that there is one."""
+        return Share(self.config, self.shape, turn, row)
 
     def column(self, v: int) -> Any:
         """The first column of the thread's vector `v`: threads take neighbouring vectors.

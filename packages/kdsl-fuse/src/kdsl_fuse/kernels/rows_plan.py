@@ -37,7 +37,7 @@ class RowsPlan:
     @property
     def grid(self) -> int:
         """Blocks."""
-        return -(-self.height // self.config.rows) * self.config.cluster
+        return self.config.grid(self.height)
 
     @property
     def cluster(self) -> int | None:

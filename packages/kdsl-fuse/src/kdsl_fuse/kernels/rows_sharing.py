@@ -12,7 +12,7 @@ from kdsl_fuse.kernels.vectors import ACCESS_BYTES, caching
 MULTIPROCESSORS = 132
 WARP = 32
 _BLOCK = 128  # threads where a row takes fewer
-_MOST_LANES = 512
+_MOST_LANES, _MOST_THREADS = 512, 1024
 _MOST_BLOCKS = 8  # of a cluster on every chip that has clusters
 _HELD_BYTES = 128  # of inputs that a thread has under way, and of values that it holds
 _VALUE_BYTES = 4
@@ -22,6 +22,8 @@ _LIGHT_BYTES = 2  # of a column's operands behind the reductions: one of 16 bits
 _SHARED_BYTES = 228 << 10  # of a multiprocessor
 _OWN_BYTES = 1280  # of each block of it: what the driver takes, and barriers
 _TOTAL_BYTES = 12  # of a warp of the row: three numbers of a phase, or one or two of each of two
+_BARRIER_BYTES = 8
+_PLACED = 2  # blocks of a cluster for which every multiprocessor has a place (docs/facts.md)
 _THIRD_BYTES = 72 << 10  # of a block's part of a row, of which three share a multiprocessor
 _HALF_BYTES = 128 << 10  # of two, with what is kept in registers
 _KEPT_BYTES = 64  # of a part, in each thread's registers
@@ -191,6 +193,32 @@ def staged_by(config: RowConfig, columns: int, column_bytes: int, resident: int)
     return replace(
         config, staged=min(turns, room), kept=max(turns - room, 0), resident=resident,
         ragged=config.columns * turns != columns, partial=False, groups=1, together=1,
+    )  # fmt: skip
+
+
+def ringed_by(
+    config: RowConfig,
+    columns: int,
+    column_bytes: int,
+    resident: int,
+    multiprocessors: int = MULTIPROCESSORS,
+) -> RowConfig | None:
+    """The same groups of threads for rows that come through rings, which fill shared memory.
+
+    So many blocks are `resident` on a multiprocessor and stay there. None where the rings of a
+    block have no room for a row each, or its threads none for those that copy.
+    """
+    turns = -(-columns // config.columns)
+    totals = 2 * _TOTAL_BYTES * config.cluster * config.lanes // WARP
+    room = _SHARED_BYTES // resident - _OWN_BYTES - config.groups * (totals + 2 * _BARRIER_BYTES)
+    ring = room // (config.groups * (config.chunk * column_bytes + 2 * _BARRIER_BYTES))
+    if ring < turns or config.threads + WARP > _MOST_THREADS:
+        return None
+    blocks = multiprocessors if config.cluster <= _PLACED else multiprocessors * 7 // 8
+    return replace(
+        config, staged=turns, ring=ring, clusters=blocks * resident // config.cluster,
+        resident=resident, kept=0, ragged=config.columns * turns != columns, streamed=False,
+        partial=False, together=1,
     )  # fmt: skip
 
 
