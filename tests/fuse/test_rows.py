@@ -324,7 +324,7 @@ def test_caches_keep_what_is_read_where_results_do_not_fit() -> None:
         assert {x.load + x.again + x.store for x in (few, without)} == {""}
 
 
-@pytest.mark.parametrize("columns", [16384, 32768, 50304, 65536, 131072, 262144])
+@pytest.mark.parametrize("columns", [16384, 32768, 50304, 65536, 262144])
 @pytest.mark.parametrize("column_bytes", [2, 4])
 def test_blocks_with_long_rows_share_a_multiprocessor(columns: int, column_bytes: int) -> None:
     """Three of one input, two of several, some of these in registers, or as many as fit."""
@@ -339,6 +339,22 @@ def test_blocks_with_long_rows_share_a_multiprocessor(columns: int, column_bytes
     assert config.threads <= 512
     shared = columns * column_bytes / config.cluster
     assert config.cluster == 1 or 2 * shared > (128 if column_bytes * width > 16 else 72) << 10
+
+
+@pytest.mark.parametrize("later", [0, 2, 4])
+@pytest.mark.parametrize("columns", [32768, 50304, 65536, 128256, 131072, 262144])
+def test_very_long_rows_go_through_rings(columns: int, later: int) -> None:
+    """Instead of more than two blocks, or of several where much comes behind the reductions."""
+    config = shared_out(4096, columns, Traffic(8, 2, later, staged=2))
+    least = 36864 if later == 4 else 73728
+    assert (config.ring > 0) == (least < columns <= 131072)
+    few = shared_out(128, columns, Traffic(8, 2, later, staged=2))
+    assert not few.ring
+    if config.ring:
+        assert config.cluster == -(-columns // 65536)
+        assert config.ring > config.staged
+        assert (config.ring * config.chunk * 2 + 1280) <= 228 << 10
+        assert config.clusters % (132 // config.cluster) == 0
 
 
 @pytest.mark.parametrize("columns", [16384, 32768, 65536, 131072])

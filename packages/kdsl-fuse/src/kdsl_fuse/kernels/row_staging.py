@@ -79,5 +79,5 @@ class Stage(Chunks):
 
     def read(self, row: Any, share: Any) -> list[list[list[Any]]]:
         """Vectors of each input, of a turn that has come: later waits are over at once."""
-        self.arrived[share.turn].wait(0)
+        self.arrived[share.turn].wait(0, scope="cta")
         return self.vectors(row, share, share.turn)

@@ -27,6 +27,8 @@ _PLACED = 2  # blocks of a cluster for which every multiprocessor has a place (d
 _THIRD_BYTES = 72 << 10  # of a block's part of a row, of which three share a multiprocessor
 _HALF_BYTES = 128 << 10  # of two, with what is kept in registers
 _KEPT_BYTES = 64  # of a part, in each thread's registers
+_ROWS_OF_A_RING = 4  # at least, that pay for its start
+_WAVES, _FEWER_WAVES = 16, 4  # of clusters whose rows come through rings
 _STREAMING = {1: (0, 8, 512, 1024), 2: (4096, 32, 256, 256)}  # by states: more accesses a row than
 # this, accesses of a thread, threads
 _LINE_LANES = 8  # of 16 bytes: a whole line of memory
@@ -96,7 +98,9 @@ def _placed(
         states = traffic.states
         if states in _STREAMING and vectors > _STREAMING[states][0]:
             return _streamed(traffic, vectors, height, multiprocessors)
-        staged = _staged(height, columns, traffic, multiprocessors)
+        staged = _ringed(height, columns, traffic, multiprocessors) or _staged(
+            height, columns, traffic, multiprocessors
+        )
         if staged:
             return staged
     return _held(height, columns, traffic, cluster, multiprocessors)
@@ -146,6 +150,27 @@ def _streamed(traffic: Traffic, vectors: int, height: int, multiprocessors: int)
     return RowConfig(
         traffic.width, lanes, traffic.vectors, cluster=cluster, streamed=True, partial=False
     )
+
+
+def _ringed(height: int, columns: int, traffic: Traffic, multiprocessors: int) -> RowConfig | None:
+    """Rows of one input in rings, where clusters would have to be larger if they were just staged.
+
+    They are larger than what three blocks hold, or six where little comes behind the reductions,
+    and take as much of one or two blocks' shared memory as leaves room to copy ahead. There are
+    several times as many clusters as have a place, as rows do not take the same time everywhere;
+    fewer where each has to read many operands of columns.
+    """
+    size, several = columns * traffic.staged, traffic.width * traffic.staged > ACCESS_BYTES
+    heavy = traffic.staged < traffic.later
+    if several or not (1 if heavy else 2) * _THIRD_BYTES < size <= 2 * _HALF_BYTES:
+        return None
+    cluster = 1 if size <= _HALF_BYTES else 2
+    each = max(traffic.vectors // 2, 1)
+    config = RowConfig(traffic.width, _MOST_LANES, each, cluster=cluster)
+    found = ringed_by(config, columns, traffic.staged, 1, multiprocessors)
+    if found is None or height < _ROWS_OF_A_RING * found.clusters:
+        return None
+    return replace(found, clusters=found.clusters * (_FEWER_WAVES if heavy else _WAVES))
 
 
 def _staged(height: int, columns: int, traffic: Traffic, multiprocessors: int) -> RowConfig | None:
