@@ -54,6 +54,32 @@ def test_rows_give_the_simulators_bits(torch: Any, shape: tuple[int, int]) -> No
     agree(torch, lambda y, x: reduce_columns("sum", x, y), [columns], x)
 
 
+@pytest.mark.parametrize("columns", [65536, 128256, 131072])
+@pytest.mark.parametrize("name", ["softmax", "layer_norm", "rms_norm"])
+def test_very_long_rows_give_the_same_bits_each_time(torch: Any, name: str, columns: int) -> None:
+    """Nobody reads a stage that the next row has reached: bf16, 30 launches, and f32 of PyTorch."""
+    functional = torch.nn.functional
+    x = torch.randn(2048, columns, device="cuda", dtype=torch.bfloat16)
+    first, again = torch.empty_like(x), torch.empty_like(x)
+    weight = torch.randn(columns, device="cuda", dtype=torch.bfloat16)
+    ours, theirs = {
+        "softmax": (row_ops.softmax, lambda x: torch.softmax(x, -1)),
+        "layer_norm": (
+            lambda x, y: row_ops.layer_norm(x, y, weight, weight),
+            lambda x: functional.layer_norm(x, (columns,), weight.float(), weight.float()),
+        ),
+        "rms_norm": (
+            lambda x, y: row_ops.rms_norm(x, y, weight=weight),
+            lambda x: functional.rms_norm(x, (columns,), weight.float(), 1e-5),
+        ),
+    }[name]
+    ours(x, first)
+    torch.testing.assert_close(first.float(), theirs(x.float()), rtol=2**-7, atol=2**-7)
+    for _ in range(30):
+        ours(x, again.zero_())
+        assert torch.equal(first, again)
+
+
 def gated(x: Any, b: Any) -> Any:
     """A function with two outputs."""
     return x * kd.sigmoid(x + b), kd.exp(x)
