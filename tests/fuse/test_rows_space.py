@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kdsl_core.errors import ArgumentError
@@ -17,11 +19,11 @@ def test_listed_configurations(columns: int) -> None:
     problem = Problem.of(op="softmax", m=1 << 12, n=columns, dtype="bf16")
     found = [config_of(problem, point) for point in SPACE.points(problem)]
     chosen = first(problem).config
-    assert any((c.lanes, c.vectors, c.cluster) == (chosen.lanes, chosen.vectors, chosen.cluster)
-               for c in found)  # fmt: skip
+    assert chosen in [replace(c, partial=chosen.partial) for c in found]
     assert all(c.columns * max(c.staged + c.kept, 1) >= columns for c in found)
     assert any(not c.staged for c in found)
-    assert any(c.staged for c in found) == (columns > 8192)
+    assert any(c.staged and not c.ring for c in found) == (columns > 8192)
+    assert any(c.ring for c in found) == (columns > 73728)
     assert len(found) >= 8
 
 
@@ -32,7 +34,7 @@ def test_candidates_build_and_are_right(op: str) -> None:
     for cluster, lanes, staged in ((1, 32, False), (2, 32, False), (1, 64, True), (2, 32, True)):
         config = {"lanes": lanes, "vectors": 4 // cluster, "cluster": cluster, "groups": 1,
                   "together": 1, "load": "cs", "store": "",
-                  "staged": staged}  # fmt: skip
+                  "staged": staged, "ring": False}  # fmt: skip
         built = build_candidate(SPACE, problem, config, "sm_90a")
         assert built.code
         assert not built.reason

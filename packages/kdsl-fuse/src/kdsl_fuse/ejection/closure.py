@@ -8,6 +8,7 @@ import inspect
 import re
 from dataclasses import dataclass, field
 from functools import cache
+from graphlib import TopologicalSorter
 from types import ModuleType
 
 
@@ -62,13 +63,22 @@ class Closure:
         return name in self._homes
 
     def definitions(self) -> list[str]:
-        """The texts, used ones before their users, within a module as written there."""
+        """The texts, of modules behind those that they import, within a module as written there."""
         return [
             self._text(_page(module), statement)
-            for module in self._order
+            for module in TopologicalSorter(self._imported()).static_order()
             for (home, _), statement in sorted(self._found.items(), key=lambda item: item[0])
             if home == module
         ]
+
+    def _imported(self) -> dict[str, list[str]]:
+        """The modules with definitions, and what each imports of the others."""
+        found = {}
+        for module in self._order:
+            statements = [statement for statement, _ in _page(module).imports.values()]
+            sources = [x.module for x in statements if isinstance(x, ast.ImportFrom)]
+            found[module] = [x for x in self._order if x in sources]
+        return found
 
     def _use(self, page: _Page, name: str) -> None:
         home = self._home(page, name)

@@ -87,13 +87,14 @@ def choose(
     multiprocessors: int = MULTIPROCESSORS,
     staging: bool = True,
     clusters: bool = True,
+    rings: bool = True,
 ) -> RowsPlan:
     """The plan for operands in the kernel's order: arrays, or `kd.spec`s.
 
     Extras, and inputs that are smaller than the largest, are broadcast. `in_turns` is a program
     that computes the same in fewer phases, at the price of registers: it is taken where rows are
     read again for each. Without `staging` long rows are held in registers, without `clusters` by
-    one block each.
+    one block each; without `rings` very long ones are staged as others are.
 
     Raises: ArgumentError K947 for a wrong number of operands or shapes that do not fit, K944 where
     an operand cannot be repeated, K945 for outputs whose places share elements.
@@ -116,7 +117,7 @@ def choose(
         traffic = traffic._replace(states=states_read_once(shorter))
     else:
         traffic = traffic._replace(staged=0)
-    config = shared_out(height, depth, traffic, multiprocessors, clusters)
+    config = shared_out(height, depth, traffic, multiprocessors, clusters, rings)
     return RowsPlan(shorter if config.in_turns else program, joined, depth, steps, config)
 
 

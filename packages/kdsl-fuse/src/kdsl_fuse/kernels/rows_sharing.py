@@ -63,6 +63,7 @@ def shared_out(
     traffic: Traffic,
     multiprocessors: int = MULTIPROCESSORS,
     clusters: bool = True,
+    rings: bool = True,
 ) -> RowConfig:
     """The configuration for `height` rows.
 
@@ -71,7 +72,7 @@ def shared_out(
     are streamed if they are read once for a number or two, or else staged if they can be. Of others
     up to 16384 go to a block, beyond to a cluster, and are streamed when that is full.
     """
-    config = _placed(height, columns, traffic, multiprocessors, clusters)
+    config = _placed(height, columns, traffic, multiprocessors, clusters, rings)
     elements = height * columns
     operators = caching(elements * traffic.read, elements * traffic.written)
     if operators and config.streamed:
@@ -80,7 +81,7 @@ def shared_out(
 
 
 def _placed(
-    height: int, columns: int, traffic: Traffic, multiprocessors: int, clusters: bool
+    height: int, columns: int, traffic: Traffic, multiprocessors: int, clusters: bool, rings: bool
 ) -> RowConfig:
     """Threads, blocks and clusters."""
     each, vectors = traffic.vectors, max(-(-columns // traffic.width), 1)
@@ -98,9 +99,8 @@ def _placed(
         states = traffic.states
         if states in _STREAMING and vectors > _STREAMING[states][0]:
             return _streamed(traffic, vectors, height, multiprocessors)
-        staged = _ringed(height, columns, traffic, multiprocessors) or _staged(
-            height, columns, traffic, multiprocessors
-        )
+        ringed = _ringed(height, columns, traffic, multiprocessors) if rings else None
+        staged = ringed or _staged(height, columns, traffic, multiprocessors)
         if staged:
             return staged
     return _held(height, columns, traffic, cluster, multiprocessors)

@@ -152,6 +152,9 @@ def call_of(graph: Graph, match: Match, options: Options) -> KernelCall:
 def _summary(config: Any) -> str:
     """How rows are shared, in words."""
     blocks = f" in each of {config.cluster} blocks" if config.cluster > 1 else ""
-    way = "streamed" if config.streamed else "staged" if config.staged else "held"
     each = f"{config.vectors} × {config.width} elements a thread"
-    return f"{config.lanes} threads a row{blocks}, {each}, {way}; {config.rows} rows a block"
+    shared = f"{config.lanes} threads a row{blocks}, {each}"
+    if config.ring:
+        return f"{shared}, through a ring of {config.ring} stages; {config.clusters} clusters"
+    way = "streamed" if config.streamed else "staged" if config.staged else "held"
+    return f"{shared}, {way}; {config.rows} rows a block"
