@@ -1,8 +1,10 @@
 """One life of a process that launches a Hopper GEMM, step by step; prints seconds as JSON.
 
-    python3 benchmarks/startup_steps.py SPAWNED [--gpu [--open]] [--next] [--ptxas] [--cpu]
+    python3 benchmarks/startup_steps.py SPAWNED [--gpu [--open]] [--largest] [--next] [--ptxas]
+        [--cpu]
 
-The cache is the one that $KDSL_CACHE_DIR names. SPAWNED is `time.time()` before the process was
+The GEMM is the one that kdsl chooses for `SIZE`, or with `--largest` that of the largest tile. The
+cache is the one that $KDSL_CACHE_DIR names. SPAWNED is `time.time()` before the process was
 started. Without `--gpu` it ends when the machine code is there. With `--open` the first thing is
 `kr.open_device()`, so that the driver starts while the rest goes on. With `--next` another
 configuration is built first, so that all modules are there; `--ptxas` calls it once more on the
@@ -47,17 +49,21 @@ def main(options: list[str]) -> None:
     import ml_dtypes  # noqa: F401 - its time is NumPy's
 
     done("numpy")
+    from dataclasses import replace
+
     import kdsl_runtime as kr
-    from kdsl_fuse.kernels import gemm_sm90_model as model
+    from kdsl_core import bf16
+    from kdsl_fuse.kernels import gemm_sm90_plan
     from kdsl_fuse.kernels.gemm_sm90_config import Sm90Config
-    from kdsl_fuse.kernels.gemm_sm90_plan import Sm90Plan
 
     done("kdsl imports")
-    problem = model.Problem(SIZE, SIZE, SIZE)
+    plan = gemm_sm90_plan.choose(SIZE, SIZE, SIZE, bf16)
+    done("plan")
     if "--next" in options:
-        kr.build(lowered_by(Sm90Plan(problem, Sm90Config((128, 128, 64), 4))).module)
+        kr.build(lowered_by(replace(plan, config=Sm90Config((128, 128, 64), 4))).module)
         done("another")
-    plan = Sm90Plan(problem, Sm90Config((128, 256, 64), 4))
+    if "--largest" in options:
+        plan = replace(plan, config=Sm90Config((128, 256, 64), 4))
     lowered = lowered_by(plan)
     done("PTX")
     kr.build(lowered.module)

@@ -7,9 +7,9 @@ Python's files and fills the cache. "kdsl" is the imports, the look-ups and the 
 Python, NumPy, the driver's bindings, its context and what it does to load a module. "one by one" is
 the sum of all; "all" that of runs that begin with `kr.open_device()`, where the driver starts while
 the others go on; the two kinds of run take turns. "cold" runs have an empty cache each: what counts
-there is PTX and machine code; beside them stands ptxas, called on the same PTX once more. "next
-build" is the same in a process that has built another configuration before, so that all modules are
-there.
+there is the plan, PTX and machine code; beside them stands ptxas, called on the same PTX once more.
+"next build" is the same in a process that has built another configuration before, so that all
+modules are there; "largest tile" is a cold build of the kernel that takes ptxas longest.
 `$OUT/startup.json` gets all. `--no-gpu` measures what needs none; `--cpu` counts the seconds of
 processors, in the process and those it starts, which other work on the machine changes less.
 """
@@ -27,8 +27,9 @@ import time
 from pathlib import Path
 
 STEPS = Path(__file__).parents[1] / "startup_steps.py"
-OURS = ("kdsl imports", "PTX", "machine code", "launch")
-BUILDING = ("PTX", "machine code")
+OURS = ("kdsl imports", "plan", "PTX", "machine code", "launch")
+BUILDING = ("plan", "PTX", "machine code")
+COLD = {"cold": ("--ptxas",), "next": ("--next",), "largest": ("--largest", "--ptxas")}
 TARGETS_S = {"all": 0.35, "kdsl": 0.06, "cold build": 0.25}
 Steps = dict[str, float]
 
@@ -60,31 +61,33 @@ def main(words: list[str]) -> int:
     options = parser.parse_args(words)
     clock = ["--cpu"] if options.cpu else []
     gpu = [*clock, *([] if options.no_gpu else ["--gpu"])]
-    alone, opened, cold, later = [], [], [], []
+    alone, opened = [], []
+    cold: dict[str, list[Steps]] = {name: [] for name in COLD}
     with tempfile.TemporaryDirectory() as warm:
         life(warm, *gpu)
         for _ in range(options.runs):
             alone.append(life(warm, *gpu))
             opened.append(life(warm, *gpu, "--open"))
     for _ in range(max(3, options.runs // 3)):
-        for lives, more in ((cold, ("--ptxas",)), (later, ("--next",))):
+        for name, more in COLD.items():
             with tempfile.TemporaryDirectory() as empty:
-                lives.append(life(empty, *more, *clock))
-    cached, hidden, built = medians(alone), medians(opened), medians(cold)
-    behind = medians(later)
+                cold[name].append(life(empty, *more, *clock))
+    cached, hidden = medians(alone), medians(opened)
+    built = {name: medians(lives) for name, lives in cold.items()}
+    builds = {name: sum(steps[step] for step in BUILDING) for name, steps in built.items()}
     sums = {
         "one by one": sum(seconds for step, seconds in cached.items() if step != "run"),
         "all": sum(seconds for step, seconds in hidden.items() if step != "run"),
         "kdsl": sum(cached.get(step, 0.0) for step in OURS),
-        "cold build": sum(built[step] for step in BUILDING),
-        "next build": sum(behind[step] for step in BUILDING),
-        "ptxas": built["ptxas"],
+        "cold build": builds["cold"],
+        "ptxas": built["cold"]["ptxas"],
+        "next build": builds["next"],
+        "largest tile": builds["largest"],
+        "its ptxas": built["largest"]["ptxas"],
     }
     folder = Path(os.environ.get("OUT", "results"))
     folder.mkdir(parents=True, exist_ok=True)
-    report = {
-        "cached": cached, "opened": hidden, "cold": built, "next": behind, "sums": sums,
-    }  # fmt: skip
+    report = {"cached": cached, "opened": hidden, **built, "sums": sums}
     (folder / "startup.json").write_text(json.dumps({**report, "python": sys.version}, indent=1))
     for step, seconds in hidden.items():
         apart = f"{cached[step] * 1e3:8.1f} ms one by one" if step in cached else ""

@@ -24,6 +24,6 @@ def life(cache: Path) -> dict[str, float]:
 def test_steps_of_a_life(tmp_path: Path) -> None:
     """Each step has a time; a cached kernel needs fewer modules."""
     first, second = life(tmp_path), life(tmp_path)
-    names = {"interpreter", "numpy", "kdsl imports", "PTX", "machine code", "modules"}
+    names = {"interpreter", "numpy", "kdsl imports", "plan", "PTX", "machine code", "modules"}
     assert first.keys() == second.keys() == names
     assert second["modules"] < first["modules"]
