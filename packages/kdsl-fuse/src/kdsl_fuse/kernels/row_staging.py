@@ -6,8 +6,7 @@ from typing import Any
 
 import kdsl_core as kd
 
-_POLICIES = {"cs": "evict_first"} | {x: x for x in ("evict_first", "evict_last")}  # of L2, by what
-# loads say
+_POLICIES = {"cs": "evict_first", "evict_first": "evict_first", "evict_last": "evict_last"}  # of L2
 
 
 class Chunks:

@@ -69,8 +69,9 @@ def shared_out(
 
     A thread holds 32 elements of 32 bits and less; rows of up to 1024 go to a warp or a part of
     one, up to 8192 to a block. Longer ones, unless they are so few that all are under way at once,
-    are streamed if they are read once for a number or two, or else staged if they can be. Of others
-    up to 16384 go to a block, beyond to a cluster, and are streamed when that is full.
+    are streamed if they are read once for a number or two, or else staged if they can be, in
+    `rings` if they are very long. Of others up to 16384 go to a block, beyond to a cluster, and are
+    streamed when that is full.
     """
     config = _placed(height, columns, traffic, multiprocessors, clusters, rings)
     elements = height * columns
