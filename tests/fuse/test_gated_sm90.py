@@ -175,6 +175,21 @@ def test_candidates(m: int, n: int, k: int) -> None:
     )
 
 
+def test_few_rows_may_stream_weights() -> None:
+    """Candidates for few rows that tell L2 so give the same bits; there are none for more rows."""
+    m, n, k = 5, 72, 128
+    plain, *others = candidates(m, n, k, kd.f16, limit=1)
+    (streamed,) = [plan for plan in others if plan.both.config.caches != (None, None)]
+    assert replace(streamed.both.config, caches=(None, None), fetch=256) == plain.both.config
+    a, gate, up = operands(m, n, k, np.float16)
+    first, second = (np.full((m, n), np.nan, np.float16) for _ in range(2))
+    for plan, c in ((plain, first), (streamed, second)):
+        plan.run(a, gate, up, c, epilogue=gated(silu))
+    np.testing.assert_array_equal(first, second)
+    many = candidates(128, n, k, kd.f16)
+    assert {plan.both.config.caches for plan in many} == {(None, None)}
+
+
 def test_room_for_extras() -> None:
     """Plans of 128 accumulators give threads more registers where extras are read."""
     wide = Sm90Plan(model.Problem(4096, 8192, 4096), Sm90Config((128, 256, 64), 4, cluster=(2, 1)))

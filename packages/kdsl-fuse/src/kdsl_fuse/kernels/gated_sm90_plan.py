@@ -14,11 +14,13 @@ from kdsl_fuse.kernels.gated_sm90 import gated_sm90
 from kdsl_fuse.kernels.gemm_sm90_config import ROOM, Sm90Config
 from kdsl_fuse.kernels.gemm_sm90_plan import (
     MULTIPROCESSORS,
+    NARROW,
     Sm90Plan,
     by_turns,
     deepest_rings,
     problem_of,
     ranked,
+    streaming,
 )
 from kdsl_fuse.kernels.repitch import addressable
 
@@ -142,7 +144,7 @@ def candidates(
     multiprocessors: int = MULTIPROCESSORS,
     limit: int = 8,
 ) -> list[GatedPlan]:
-    """The `limit` plans that the model finds fastest, then others that large products may prefer.
+    """The `limit` plans that the model finds fastest, then others that some products may prefer.
 
     Plans that differ only in the depth of their rings count once, with the deepest.
     """
@@ -151,7 +153,8 @@ def candidates(
     first = deepest_rings(filter(_takes_pairs, ranked(both, multiprocessors)), limit)
     large = (model.fit(config, both, 1) for config in (_LARGE if m > 64 else ()))
     others = (Sm90Plan(both, config, False, multiprocessors) for config in large if config)
-    return [GatedPlan(plan) for plan in deepest_rings([*first, *others])]
+    streamed = map(streaming, first if m <= NARROW else ())
+    return [GatedPlan(plan) for plan in (*deepest_rings([*first, *others]), *streamed)]
 
 
 def _takes_pairs(plan: Sm90Plan) -> bool:
