@@ -10,8 +10,9 @@ the others go on; the two kinds of run take turns. "cold" runs have an empty cac
 there is the plan, PTX and machine code; beside them stands ptxas, called on the same PTX once more.
 "next build" is the same in a process that has built another configuration before, so that all
 modules are there; "largest tile" is a cold build of the kernel that takes ptxas longest.
-`$OUT/startup.json` gets all. `--no-gpu` measures what needs none; `--cpu` counts the seconds of
-processors, in the process and those it starts, which other work on the machine changes less.
+`$OUT/startup.json` gets all, if there is $OUT. `--no-gpu` measures what needs none; `--cpu` counts
+the seconds of processors, in the process and those it starts, which other work on the machine
+changes less.
 """
 
 from __future__ import annotations
@@ -85,10 +86,11 @@ def main(words: list[str]) -> int:
         "largest tile": builds["largest"],
         "its ptxas": built["largest"]["ptxas"],
     }
-    folder = Path(os.environ.get("OUT", "results"))
-    folder.mkdir(parents=True, exist_ok=True)
-    report = {"cached": cached, "opened": hidden, **built, "sums": sums}
-    (folder / "startup.json").write_text(json.dumps({**report, "python": sys.version}, indent=1))
+    if "OUT" in os.environ:
+        folder = Path(os.environ["OUT"])
+        folder.mkdir(parents=True, exist_ok=True)
+        report = {"cached": cached, "opened": hidden, **built, "sums": sums, "python": sys.version}
+        (folder / "startup.json").write_text(json.dumps(report, indent=1))
     for step, seconds in hidden.items():
         apart = f"{cached[step] * 1e3:8.1f} ms one by one" if step in cached else ""
         print(f"{step:16}{seconds * 1e3:8.1f} ms{apart:24}{'  kdsl' * (step in OURS)}")
