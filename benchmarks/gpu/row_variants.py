@@ -105,10 +105,15 @@ def held(c: RowConfig) -> dict[str, RowConfig]:
     return found
 
 
+def staging_fits(plan: RowsPlan) -> bool:
+    """Whether rows are long, and the copy engine can take them: 16 bytes a vector."""
+    return plan.columns >= STAGED_FROM and plan.columns % 8 == 0 and plan.config.width == 8
+
+
 def staged(plan: RowsPlan, shapes: Any) -> dict[str, RowsPlan]:
-    """Rows in shared memory, where the copy engine can take them: 16 bytes a vector."""
+    """Rows in shared memory, where they fit."""
     c = plan.config
-    if plan.columns < STAGED_FROM or plan.columns % 8 or c.width != 8:
+    if not staging_fits(plan):
         return {}
     found: dict[str, RowsPlan] = {}
     size = 2 * plan.program.inputs
@@ -127,7 +132,7 @@ def staged(plan: RowsPlan, shapes: Any) -> dict[str, RowsPlan]:
 def ringed(plan: RowsPlan, shapes: Any) -> dict[str, RowsPlan]:
     """Rows through rings of shared memory in blocks that stay, where they fit."""
     c = plan.config
-    if plan.columns < STAGED_FROM or plan.columns % 8 or c.width != 8:
+    if not staging_fits(plan):
         return {}
     found: dict[str, RowsPlan] = {}
     for cluster, lanes, vectors, groups, blocks in shapes:

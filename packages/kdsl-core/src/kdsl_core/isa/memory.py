@@ -39,8 +39,8 @@ from kdsl_core.isa.operands import (
 )
 from kdsl_core.records import dataclass
 
-PRIORITIES = ("evict_first", "evict_last")  # of loads, in L1 and L2
-LOAD_CACHES = ("", "ca", "cg", "cs", "nc", *PRIORITIES)
+_PRIORITIES = ("evict_first", "evict_last")  # of loads, in L1 and L2
+LOAD_CACHES = ("", "ca", "cg", "cs", "nc", *_PRIORITIES)
 STORE_CACHES = ("", "wb", "cg", "cs", "wt")
 _READS = {
     "global": Effect.READS_GLOBAL,
@@ -139,7 +139,7 @@ class LoadOp(Op):
             zero = {"f32": "0f00000000", "f64": "0d0000000000000000"}.get(dtype.reg, "0")
             for register in registers:
                 w.emit(f"mov.{'b16' if truth else dtype.reg} {register}, {zero}")
-        level = ".L1::" if self.cache in PRIORITIES else "."
+        level = ".L1::" if self.cache in _PRIORITIES else "."
         cache = f"{level}{self.cache}" if self.cache else ""
         hint, behind = cache_hint(w, self.policy)
         vector = f".v{len(registers)}" if len(registers) > 1 else ""
@@ -308,7 +308,7 @@ def load_into(
             offset=offset,
             pred=unless_true(pred),
             cache=cache,
-            policy=policy(b, cache) if cache in PRIORITIES else None,
+            policy=policy(b, cache) if cache in _PRIORITIES else None,
         )
     )
 

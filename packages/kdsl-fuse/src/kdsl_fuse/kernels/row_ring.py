@@ -81,7 +81,6 @@ class Rings:
     """The stages of all groups, each for what a block takes of a row in a turn."""
 
     def __init__(self, operands: Any, config: Any) -> None:
-        self.config = config
         self.chunks = Chunks(operands, config, config.ring * config.groups)
         self.pipeline = kd.collective.TmaPipeline(
             config.ring,

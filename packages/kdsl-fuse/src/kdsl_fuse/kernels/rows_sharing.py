@@ -55,6 +55,11 @@ class Traffic(NamedTuple):
         """That a thread holds: 32 bits of each element at least."""
         return max(_HELD_BYTES // max(self.read, _VALUE_BYTES) // self.width, 1)
 
+    @property
+    def several(self) -> bool:
+        """Whether more than one input is staged."""
+        return self.width * self.staged > ACCESS_BYTES
+
 
 @lru_cache(maxsize=4096)
 def shared_out(
@@ -161,9 +166,8 @@ def _ringed(height: int, columns: int, traffic: Traffic, multiprocessors: int) -
     several times as many clusters as have a place, as rows do not take the same time everywhere;
     fewer where each has to read many operands of columns.
     """
-    size, several = columns * traffic.staged, traffic.width * traffic.staged > ACCESS_BYTES
-    heavy = traffic.staged < traffic.later
-    if several or not (1 if heavy else 2) * _THIRD_BYTES < size <= 2 * _HALF_BYTES:
+    size, heavy = columns * traffic.staged, traffic.staged < traffic.later
+    if traffic.several or not (1 if heavy else 2) * _THIRD_BYTES < size <= 2 * _HALF_BYTES:
         return None
     cluster = 1 if size <= _HALF_BYTES else 2
     each = max(traffic.vectors // 2, 1)
@@ -186,7 +190,7 @@ def _staged(height: int, columns: int, traffic: Traffic, multiprocessors: int) -
     width, column_bytes = traffic.width, traffic.staged
     if not column_bytes:
         return None
-    several = width * column_bytes > ACCESS_BYTES
+    several = traffic.several
     most, cluster = _HALF_BYTES if several else _THIRD_BYTES, 1
     while cluster < _MOST_BLOCKS and (
         columns * column_bytes > cluster * most or 2 * height * cluster <= multiprocessors
