@@ -139,6 +139,11 @@ def column_wise(
 
 def row_kernels() -> dict[str, Launch]:
     """The kernels of this file."""
+    return _element_wise() | _held_rows() | _long_rows() | _columns()
+
+
+def _element_wise() -> dict[str, Launch]:
+    """Copies, sums of parts and pointwise functions."""
     lines, flat = ElementwiseConfig(4, 2, threads=32), ElementwiseConfig(1, 3, threads=32)
     return {
         "repitch": _repitch(),
@@ -150,6 +155,12 @@ def row_kernels() -> dict[str, Launch]:
         "elementwise/another order": pointwise(
             (3, 5, 8), (5, 1), ElementwiseConfig(1, 1, threads=64, wide=True), axes=(2, 0, 1)
         ),
+    }
+
+
+def _held_rows() -> dict[str, Launch]:
+    """Rows in registers."""
+    return {
         "rows/a lane": row_wise("rms_norm", RowConfig(1, 1, 5, groups=32), (35, 5)),
         "rows/part of a warp": row_wise(
             "layer_norm", RowConfig(8, 2, 3, groups=16, together=2), (37, 40), dtype=BF16
@@ -163,6 +174,12 @@ def row_kernels() -> dict[str, Launch]:
         "rows/cluster of three warps": row_wise(
             "layer_norm", RowConfig(4, 96, 1, cluster=4), (2, 1208), dtype=F16
         ),
+    }
+
+
+def _long_rows() -> dict[str, Launch]:
+    """Rows that are streamed, staged, or come through rings."""
+    return {
         "rows/streamed": row_wise("max", RowConfig(4, 64, 1, streamed=True), (2, 516)),
         "rows/streamed by a cluster": row_wise(
             "softmax", RowConfig(2, 32, 1, cluster=2, streamed=True), (2, 270)
@@ -207,6 +224,12 @@ def row_kernels() -> dict[str, Launch]:
             RowConfig(4, 32, 1, groups=2, partial=False, cluster=2, staged=2, ring=3, clusters=1),
             (7, 360),
         ),
+    }
+
+
+def _columns() -> dict[str, Launch]:
+    """Reductions over the first axis."""
+    return {
         "columns/parts": column_wise(
             "sum", ColumnsConfig(8, 2, parts=2, depth=4, finished=False), (35, 264)
         ),
