@@ -41,6 +41,7 @@ CONFIGS = {
     "staged by a cluster in turns": RowConfig(1, 32, 1, cluster=4, staged=2),
     "staged and kept": RowConfig(4, 32, 1, staged=1, kept=1),
     "staged and kept by a cluster": RowConfig(2, 32, 1, cluster=2, staged=1, kept=1, resident=2),
+    "staged and kept by a cluster of three": RowConfig(2, 32, 1, cluster=3, staged=1, kept=1),
     "staged, operands late": RowConfig(4, 32, 1, staged=2, early=False),
     "hints": RowConfig(8, 32, 1, groups=2, load="cs", store="cs"),
     "ring": ringed(4, 64, 1, staged=1, ring=2),
@@ -373,6 +374,17 @@ def test_blocks_with_long_rows_share_a_multiprocessor(columns: int, column_bytes
     assert config.threads <= 512
     shared = columns * column_bytes / config.cluster
     assert config.cluster == 1 or 2 * shared > (128 if column_bytes * width > 16 else 72) << 10
+
+
+@pytest.mark.parametrize(
+    "columns, cluster, kept", [(65544, 3, 2), (98304, 5, 1), (131072, 6, 2), (184320, 8, 2)]
+)
+def test_several_inputs_of_very_long_rows(columns: int, cluster: int, kept: int) -> None:
+    """Three blocks share a multiprocessor, in clusters no larger than registers allow."""
+    config = shared_out(4096, columns, Traffic(8, 4, 4, staged=4))
+    assert (config.cluster, config.kept, config.resident) == (cluster, kept, 3)
+    assert (config.lanes, config.vectors, config.early) == (320, 1, True)
+    assert 3 * (config.staged * config.chunk * 4 + 1536) <= 228 << 10
 
 
 @pytest.mark.parametrize("later", [0, 2, 4])

@@ -210,6 +210,13 @@ def _long_rows() -> dict[str, Launch]:
             dtype=BF16,
             online=True,
         ),
+        "rows/staged and kept by a cluster of three": row_wise(
+            "layer_norm",
+            RowConfig(8, 32, 1, partial=False, cluster=3, staged=1, kept=2, resident=3),
+            (2, 2104),
+            dtype=BF16,
+            online=True,
+        ),
         "rows/ring of two groups": row_wise(
             "layer_norm",
             RowConfig(4, 64, 1, groups=2, partial=False, staged=2, ring=5, clusters=1, load="cs"),

@@ -28,6 +28,7 @@ _FULL_THREADS = 8192  # of a multiprocessor, one behind the other: two rows each
 _PLACED = 2  # blocks of a cluster for which every multiprocessor has a place (docs/facts.md)
 _THIRD_BYTES = 72 << 10  # of a block's part of a row, of which three share a multiprocessor
 _HALF_BYTES = 128 << 10  # of two, with what is kept in registers
+_ROOMY_LANES = 320  # of three blocks: each has 64 registers
 _KEPT_BYTES = 64  # of a part, in each thread's registers
 _ROWS_OF_A_RING = 4  # at least, that pay for its start
 _WAVES, _FEWER_WAVES = 16, 4  # of clusters whose rows come through rings
@@ -205,15 +206,19 @@ def _staged(height: int, columns: int, traffic: Traffic, multiprocessors: int) -
     """Rows in shared memory, if they fit: so many blocks a row that three share a multiprocessor.
 
     One part is then copied while another is reduced and a third written. Two parts of several
-    inputs are better than three, as clusters are smaller: they are larger than half of the shared
-    memory, and threads keep the rest. A thread takes 16 elements in a turn, as it gets along with
-    the 40 registers of three blocks of 512 then, and half as much of such parts. With several
-    operands of 16 bits behind the reductions half as many threads take twice as much.
+    inputs are better than three, where a row has two of them at most: they are larger than half of
+    the shared memory, and threads keep the rest. A thread takes 16 elements in a turn, as it gets
+    along with the 40 registers of three blocks of 512 then, and half as much of such parts. With
+    several operands of 16 bits behind the reductions half as many threads take twice as much.
     """
     width, column_bytes = traffic.width, traffic.staged
     if not column_bytes:
         return None
     several = traffic.several
+    if several and columns * column_bytes > _PLACED * _HALF_BYTES:
+        thirds = _in_thirds(columns, traffic)
+        if thirds:
+            return thirds
     most, cluster = _HALF_BYTES if several else _THIRD_BYTES, 1
     while cluster < _MOST_BLOCKS and (
         columns * column_bytes > cluster * most or 2 * height * cluster <= multiprocessors
@@ -231,6 +236,19 @@ def _staged(height: int, columns: int, traffic: Traffic, multiprocessors: int) -
         kept = found.kept * each * width * column_bytes
         if kept == 0 or (large and resident == 2 and kept <= _KEPT_BYTES):
             return found if large or heavy else replace(found, resident=0)
+    return None
+
+
+def _in_thirds(columns: int, traffic: Traffic) -> RowConfig | None:
+    """Three parts on a multiprocessor, larger than a third of its shared memory: threads keep some.
+
+    In as small a cluster as can be.
+    """
+    for cluster in range(_PLACED + 1, _MOST_BLOCKS + 1):
+        config = RowConfig(traffic.width, _ROOMY_LANES, 1, cluster=cluster, early=True)
+        found = staged_by(config, columns, traffic.staged, 3)
+        if found.kept * found.width * traffic.staged <= _KEPT_BYTES:
+            return found
     return None
 
 
