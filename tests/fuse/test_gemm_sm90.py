@@ -131,7 +131,12 @@ def test_major_orders(a_major: int, b_major: int, c_major: int) -> None:
 
 @pytest.mark.parametrize(
     "tile, cluster",
-    (((64, 16, 64), (2, 1)), ((64, 48, 64), (2, 1)), ((64, 16, 64), (1, 4)), ((64, 32, 64), (2, 2))),
+    (
+        ((64, 16, 64), (2, 1)),
+        ((64, 48, 64), (2, 1)),
+        ((64, 16, 64), (1, 4)),
+        ((64, 32, 64), (2, 2)),
+    ),
 )
 def test_slices_narrower_than_a_swizzle(
     tile: tuple[int, int, int], cluster: tuple[int, int]
