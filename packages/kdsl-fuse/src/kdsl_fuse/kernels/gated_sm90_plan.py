@@ -167,12 +167,12 @@ def candidates(
     both = replace(problem_of(m, n, k, dtype, result), n=2 * n)
     first = deepest_rings(filter(_takes_pairs, ranked(both, multiprocessors)), limit)
     if m <= NARROW:
-        others = [*map(streaming, first), *_swapped(both, multiprocessors)[:limit]]
+        plans = [*first, *map(streaming, first), *_swapped(both, multiprocessors)[:limit]]
     else:
         large = (model.fit(config, both, 1) for config in _LARGE)
-        plans = (Sm90Plan(both, config, False, multiprocessors) for config in large if config)
-        first, others = deepest_rings([*first, *plans]), []
-    return [GatedPlan(plan) for plan in (*first, *others)]
+        others = (Sm90Plan(both, config, False, multiprocessors) for config in large if config)
+        plans = deepest_rings([*first, *others])
+    return [GatedPlan(plan) for plan in plans]
 
 
 def _takes_pairs(plan: Sm90Plan) -> bool:
