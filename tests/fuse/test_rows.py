@@ -27,6 +27,7 @@ CONFIGS = {
     "warp": RowConfig(8, 32, 1, groups=4),
     "narrow": RowConfig(2, 16, 1, groups=4, together=3),
     "two warps": RowConfig(4, 64, 1, groups=2),
+    "two warps, two rows": RowConfig(4, 64, 1, groups=2, together=2),
     "three warps": RowConfig(8, 96, 1, groups=2, early=False),
     "cluster": RowConfig(8, 32, 1, cluster=2),
     "cluster, two rows": RowConfig(8, 32, 1, together=2, cluster=2),
@@ -285,6 +286,18 @@ def test_traffic_of_staged_rows(cluster: int) -> None:
         np.testing.assert_allclose(y.astype(np.float64), softmax(x), rtol=ULPS[bf16])
 
 
+@pytest.mark.parametrize("name", ["two warps, two rows", "cluster, two rows"])
+def test_rows_taken_together_share_weights(name: str) -> None:
+    """Weights and biases are read once for all of them."""
+    config = CONFIGS[name]
+    x = numbers((2 * config.rows, config.columns), bf16)
+    weight, bias = (numbers(x.shape[1:], bf16, seed) for seed in (1, 2))
+    y, program = np.empty_like(x), row_programs.norm(1e-5, centred=True, bias=True)
+    profile = simulated(program, y, x, weight, bias, config=config)
+    weights = 2 * weight.nbytes * len(x) // config.together
+    assert profile.totals["global_load_sectors"] == (x.nbytes + weights) / 32
+
+
 # -- choices ---------------------------------------------------------------------------------------
 @pytest.mark.parametrize("width", [1, 2, 4, 8])
 @pytest.mark.parametrize("height", [1, 100, 1 << 16])
@@ -302,6 +315,27 @@ def test_every_length_is_covered(width: int, height: int, staged: int) -> None:
         spare = turns * config.columns - columns
         assert spare < turns * config.columns / config.vectors or config.lanes == 1
         assert config.staged * config.chunk * staged <= 226 << 10
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_norms_share_rows_among_more_threads(size: int) -> None:
+    """Threads that would be filled hold half; those of many rows read much for two at once."""
+
+    def shared(height: int, columns: int, later: int) -> tuple[int, int, int]:
+        width = 16 // size
+        config = shared_out(height, columns, Traffic(width, size, later, written=size))
+        assert config.lanes * config.vectors * width >= columns
+        return config.lanes, config.groups, config.together
+
+    for columns, lanes in {256: 16, 512: 32, 1024: 64, 2048: 128, 4096: 256}.items():
+        groups = max(128 // lanes, 1)
+        assert shared(1 << 16, columns, 0)[0] == lanes // 2
+        assert shared(1 << 16, columns, size) == (lanes, groups, 1)
+        pairs = lanes > 32
+        assert shared(1 << 16, columns, 2 * size) == (lanes, -(-groups // (1 + pairs)), 1 + pairs)
+        assert shared(1 << 11, columns, 2 * size)[2] == 1
+    assert shared(1 << 16, 768, 2 * size) == (32, 4, 1)
+    assert shared(1 << 16, 1000, 2 * size) == (32, 4, 1)
 
 
 def test_few_rows_are_spread() -> None:
