@@ -14,7 +14,7 @@ from kdsl_fuse.kernels import gemm_sm90_model as model
 from kdsl_fuse.kernels.gated_sm90 import gated_sm90
 from kdsl_fuse.kernels.gated_sm90_plan import GatedPlan, candidates, choose, gated, gelu, silu
 from kdsl_fuse.kernels.gemm_sm90_config import Sm90Config
-from kdsl_fuse.kernels.gemm_sm90_plan import Sm90Plan
+from kdsl_fuse.kernels.gemm_sm90_plan import Sm90Plan, parse
 
 Matrix = np.ndarray[Any, Any]
 BF16 = ml_dtypes.bfloat16
@@ -169,18 +169,38 @@ def test_candidates(m: int, n: int, k: int) -> None:
     for plan in plans:
         plan.both.config.check_pairs(0 if plan.both.swap else 1)
         assert model.shared_bytes(plan.both.config, plan.both.problem) <= model.SHARED_BYTES
+    assert str(choose(m, n, k, kd.bf16)) in {str(plan) for plan in plans}
+    plain = next(plan.both for plan in plans if not plan.both.swap)
+    tile_m, columns, _ = plain.config.tile
+    assert plain.tiles == -(-m // tile_m) * -(-n // (columns // 2))
+
+
+@pytest.mark.parametrize(
+    "m, n, k, plan",
+    [
+        (1, 14336, 4096, "128x8x128 s6 ping2 swap"),
+        (9, 11008, 4096, "128x8x128 s6 coop1 c1x2 swap"),
+        (16, 14336, 4096, "128x8x128 s6 coop1 c1x2 swap"),
+        (32, 28672, 8192, "128x16x128 s6 coop1 c1x2 swap"),
+        (16, 5632, 2048, "128x16x64 s6 coop1 swap"),
+        (16, 2048, 2048, "64x32x64 s8 coop1"),
+        (33, 14336, 4096, "64x224x64 s6 coop1"),
+    ],
+)
+def test_weights_are_rows_where_they_are_all_that_counts(m: int, n: int, k: int, plan: str) -> None:
+    """What was fastest: two blocks share weights; small rings for small products."""
     chosen = choose(m, n, k, kd.bf16)
-    assert str(chosen) in {str(plan) for plan in plans} and not chosen.both.swap
-    assert plans[0].both.tiles == -(-m // plans[0].both.config.tile[0]) * -(
-        -n // (plans[0].both.config.tile[1] // 2)
-    )
+    assert chosen == candidates(m, n, k, kd.bf16, limit=1)[0]
+    config, swap = parse(plan)
+    caches = {"caches": ("evict_first", None), "fetch": 128} if swap else {}
+    assert (chosen.both.config, chosen.both.swap) == (replace(config, **caches), swap)
 
 
 def test_few_rows_stream_weights() -> None:
     """Plans of few rows tell L2 so, in either order of operands; all give the same bits."""
     m, n, k = 5, 72, 128
     plain, streamed, swapped = candidates(m, n, k, kd.f16, limit=1)
-    assert streamed == choose(m, n, k, kd.f16)
+    assert plain == choose(m, n, k, kd.f16)
     assert replace(streamed.both.config, caches=(None, None), fetch=256) == plain.both.config
     assert swapped.both.swap and swapped.both.config.caches == ("evict_first", None)
     a, gate, up = operands(m, n, k, np.float16)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
 from typing import Any
@@ -115,7 +115,9 @@ _SWAPPED = (  # rows of both weights in a tile, warp groups, schedule
     (128, 2, "pingpong"),
     (256, 2, "cooperative"),
 )
+_CLUSTERS = ((1, 2), (1, 1), (2, 1))
 _ALIKE = 1.03  # times the least cycles, of plans that the model cannot rank
+_FEW = 32  # rows of A, beyond which the weights are no longer all that counts
 
 
 def choose(
@@ -130,13 +132,13 @@ def choose(
 ) -> GatedPlan:
     """The plan for C (m, n), f16 or bf16 operands; results are of `dtype` unless `result` differs.
 
-    The model's first choice. Of few rows it streams the weights; of more, where each multiprocessor
-    gets several tiles, warp groups take turns, so that the activations of one tile hide behind the
-    products of the next. `extras` says whether the epilogue reads any, for which threads need
-    registers.
+    What was fastest for few rows, or the model's first choice; of many rows, where each
+    multiprocessor gets several tiles, warp groups take turns, so that the activations of one tile
+    hide behind the products of the next. `extras` says whether the epilogue reads any, for which
+    threads need registers.
     """
-    first = _first(m, n, k, dtype, result, multiprocessors).both
-    plan = GatedPlan(streaming(first) if m <= NARROW else by_turns(first))
+    first = _first(m, n, k, dtype, result, multiprocessors)
+    plan = first if m <= NARROW else GatedPlan(by_turns(first.both))
     return plan.with_room() if extras else plan
 
 
@@ -144,8 +146,34 @@ def choose(
 def _first(
     m: int, n: int, k: int, dtype: DType, result: DType | None, multiprocessors: int
 ) -> GatedPlan:
-    found = candidates(m, n, k, dtype, result, multiprocessors=multiprocessors, limit=1)
-    return found[0]
+    return candidates(m, n, k, dtype, result, multiprocessors=multiprocessors, limit=1)[0]
+
+
+def _of_few_rows(both: model.Problem, multiprocessors: int) -> Iterator[Sm90Plan]:
+    """What an H200 took least time for: weights as rows of tiles, streamed.
+
+    None of many rows, or where most multiprocessors would get no tile. Two blocks share weights by
+    multicast, with half of A's rows each as columns; eight columns go to one block whose warp
+    groups take turns. Where some multiprocessors get no tile, rings are so small that blocks of the
+    next launch find room beside them.
+    """
+    rows, columns, blocks = 128, _columns(both), 1
+    if both.m > _FEW or 2 * both.n < rows * multiprocessors:
+        return
+    if both.n <= rows * multiprocessors and columns <= 16:
+        config, blocks = Sm90Config((rows, columns, 64), 2, consumers=1), 2
+    elif columns == 8:
+        config = Sm90Config((rows, columns, 128), 2, "pingpong")
+    else:
+        config = Sm90Config((rows, columns // 2, 128), 2, consumers=1, cluster=(1, 2))
+    fitted = model.fit(config, both.swapped, blocks)
+    if fitted is not None:
+        yield streaming(Sm90Plan(both, fitted, True, multiprocessors))
+
+
+def _columns(both: model.Problem) -> int:
+    """Columns of a tile with all rows of A: eight, or so many that two blocks can share them."""
+    return 8 if both.m <= 8 else -(-both.m // 16) * 16
 
 
 def candidates(
@@ -162,17 +190,18 @@ def candidates(
 
     Plans that differ only in the depth of their rings count once, with the deepest. Those of few
     rows come again streaming their weights, and then as many that give the weights the side of the
-    rows.
+    rows; first of all comes what was fastest for them.
     """
     both = replace(problem_of(m, n, k, dtype, result), n=2 * n)
     first = deepest_rings(filter(_takes_pairs, ranked(both, multiprocessors)), limit)
     if m <= NARROW:
-        plans = [*first, *map(streaming, first), *_swapped(both, multiprocessors)[:limit]]
+        few, swapped = (f(both, multiprocessors) for f in (_of_few_rows, _swapped))
+        plans = [*few, *first, *map(streaming, first), *swapped[:limit]]
     else:
         large = (model.fit(config, both, 1) for config in _LARGE)
         others = (Sm90Plan(both, config, False, multiprocessors) for config in large if config)
         plans = deepest_rings([*first, *others])
-    return [GatedPlan(plan) for plan in plans]
+    return [GatedPlan(plan) for plan in dict.fromkeys(plans)]
 
 
 def _takes_pairs(plan: Sm90Plan) -> bool:
@@ -185,15 +214,16 @@ def _swapped(both: model.Problem, multiprocessors: int) -> list[Sm90Plan]:
     """Plans whose tiles have rows of weights, and all rows of A as columns; they stream weights.
 
     The model tells few of them apart: those that it finds as fast as its first stay in the order of
-    what was fastest for the GEMM, one block with long rows in as many stages as fit.
+    what was fastest on an H200.
     """
-    side, columns = both.swapped, -(-both.m // 8) * 8
-    clusters = ((1, 1), (2, 1)) if columns % 16 == 0 else ((1, 1),)
+    side, columns = both.swapped, _columns(both)
+    clusters = _CLUSTERS if columns % 16 == 0 else ((1, 1),)
     cycles = {}
     for blocks, cluster, depth, (rows, consumers, schedule) in itertools.product(
         (1, 2), clusters, (128, 64), _SWAPPED
     ):
-        config = Sm90Config((rows, columns, depth), 2, schedule, consumers, cluster=cluster)
+        tile = rows, columns // cluster[1], depth
+        config = Sm90Config(tile, 2, schedule, consumers, cluster=cluster)
         fitted = model.fit(config, side, blocks)
         if fitted is not None:
             cycles[fitted] = model.cycles(side, fitted, multiprocessors)
