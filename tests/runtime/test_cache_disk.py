@@ -49,13 +49,13 @@ def test_round_trip(root):
 
 
 def test_file_format(root):
-    """Magic, version, lengths, JSON, payload and sha256, as the document says."""
+    """Magic, version, lengths, JSON, payload and checksum, as the document says."""
     disk = DiskCache(root)
     disk.put(KEY, ENTRY)
     data = disk.path_of(KEY).read_bytes()
     assert data == encode(KEY, ENTRY)
-    assert data[:8] == MAGIC and data[8:12] == b"\1\0\0\0"
-    assert data[-32:] == hashlib.sha256(data[:-32]).digest()
+    assert data[:8] == MAGIC and data[8:12] == b"\2\0\0\0"
+    assert data[-32:] == hashlib.blake2b(data[:-32], digest_size=32).digest()
     assert data[:-32].endswith(ENTRY.payload)
     assert str(root).encode() not in data
 

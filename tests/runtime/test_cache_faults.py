@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from kdsl_core.digests import hash256
 from kdsl_core.errors import CacheError
 from kdsl_runtime.cache import Cache, DiskCache, Entry, KdslCacheWarning, SealedCache
 from kdsl_runtime.cache.entry import encode
@@ -113,7 +114,7 @@ def test_valid_checksum_over_nonsense(tmp_path: Path) -> None:
     good = encode(KEY, ENTRY)
     for text in (b"[]", b"{", b'{"key": 1}', b"\xff", b'{"key":"x","metadata":3}'):
         body = good[:12] + len(text).to_bytes(4, "little") + good[16:24] + text + ENTRY.payload
-        disk.path_of(KEY).write_bytes(body + hashlib.sha256(body).digest())
+        disk.path_of(KEY).write_bytes(body + hash256(body).digest())
         with pytest.warns(KdslCacheWarning, match="metadata"):
             assert ask(Cache(disk)) == 1
 
@@ -249,7 +250,7 @@ def test_two_versions_in_one_folder(tmp_path: Path, monkeypatch) -> None:
     root = tmp_path / "cache"
     assert ask(Cache.at(root)) == 1
     for module in (disk_module, entry, files):
-        monkeypatch.setattr(module, "FORMAT_VERSION", 2)
+        monkeypatch.setattr(module, "FORMAT_VERSION", 3)
     newer = Entry({"new": True}, b"another layout")
     assert ask(Cache.at(root), KEY, newer) == 1
     assert ask(Cache.at(root), KEY, newer) == 0

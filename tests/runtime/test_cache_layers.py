@@ -97,12 +97,12 @@ def test_bad_entry_in_a_sealed_folder(tmp_path):
     assert ask(Cache(own, sealed=[SealedCache(disk.root)])) == 0
 
 
-@pytest.mark.parametrize("part", ["", "v1", "shard", "file"])
+@pytest.mark.parametrize("part", ["", "v2", "shard", "file"])
 def test_sealed_folder_that_others_may_write(tmp_path, part):
     """The folder, those inside and the file must all be safe from others."""
     disk = filled(tmp_path / "baked")
     path = disk.path_of(KEYS[0])
-    parts = {"": disk.root, "v1": path.parents[1], "shard": path.parent, "file": path}
+    parts = {"": disk.root, "v2": path.parents[1], "shard": path.parent, "file": path}
     parts[part].chmod(0o777)
     with pytest.warns(KdslCacheWarning, match="K72[23]") as caught:
         assert ask(Cache(sealed=[SealedCache(disk.root)])) == 1
@@ -123,8 +123,8 @@ def url(request, tmp_path) -> Iterator[str]:
 def put_raw(url: str, key: str, data: bytes) -> None:
     """Bytes where a store would keep an entry."""
     system, root = fsspec.url_to_fs(url)
-    system.makedirs(f"{root}/v1/{key[:2]}", exist_ok=True)
-    system.pipe_file(f"{root}/v1/{key[:2]}/{key}.kdsl", data)
+    system.makedirs(f"{root}/v2/{key[:2]}", exist_ok=True)
+    system.pipe_file(f"{root}/v2/{key[:2]}/{key}.kdsl", data)
 
 
 def test_remote_entries_are_kept_on_the_disk(url, tmp_path):
@@ -143,7 +143,7 @@ def test_remote_is_written_only_when_asked(url, tmp_path):
     """A plain remote layer is never changed; a writable one holds whole files alone."""
     assert ask(Cache(remote=RemoteCache(url))) == 1
     system, root = fsspec.url_to_fs(url)
-    assert not system.exists(f"{root}/v1")
+    assert not system.exists(f"{root}/v2")
     assert ask(Cache(remote=RemoteCache(url, writable=True))) == 1
     names = [path.rpartition("/")[2] for path in system.find(root)]
     assert names == [f"{KEYS[0]}.kdsl"]

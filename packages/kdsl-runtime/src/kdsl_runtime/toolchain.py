@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import glob
-import hashlib
 import importlib.util
 import os
 import re
@@ -13,6 +12,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from kdsl_core.digests import hash256
 from kdsl_core.errors import BuildError
 from kdsl_core.lang.file_states import state_of_files
 from kdsl_core.records import dataclass
@@ -123,7 +123,7 @@ def open_toolchain(path: Path, source: str = "given path") -> Toolchain:
             code="K703",
             fix="name a ptxas program of CUDA 12.4 or newer in KDSL_PTXAS",
         )
-    return Toolchain(path, match[1], hashlib.sha256(text.encode()).hexdigest(), source)
+    return Toolchain(path, match[1], hash256(text.encode()).hexdigest(), source)
 
 
 def version_text(path: Path) -> str:
@@ -229,5 +229,5 @@ def _driver_jit() -> Toolchain:
         stacklevel=3,
     )
     text = f"driver JIT, CUDA {version[0]}.{version[1]}"
-    identity = hashlib.sha256(text.encode()).hexdigest()
+    identity = hash256(text.encode()).hexdigest()
     return Toolchain(None, f"{version[0]}.{version[1]}", identity, "driver JIT")

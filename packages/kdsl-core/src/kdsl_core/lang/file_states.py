@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 from collections.abc import Mapping
+
+from kdsl_core.digests import hash256
 
 # Two writes this close may leave one and the same time, on the coarsest of file systems.
 _SETTLED_NS = 3_000_000_000
@@ -31,10 +32,10 @@ def state_of(name: str) -> str:
     kind, _, rest = name.partition(":")
     if kind == "env":
         value = os.environ.get(rest)
-        return _MISSING if value is None else hashlib.sha256(os.fsencode(value)).hexdigest()
+        return _MISSING if value is None else hash256(os.fsencode(value)).hexdigest()
     try:
         with open(rest, "rb") as file:
-            return hashlib.sha256(file.read()).hexdigest()
+            return hash256(file.read()).hexdigest()
     except OSError:
         return _MISSING
 

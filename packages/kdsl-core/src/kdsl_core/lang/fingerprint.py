@@ -6,7 +6,6 @@ Comments, blank lines, paths, line numbers, modules' names, hash seeds and addre
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import re
 import struct
 import sys
@@ -19,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from kdsl_core.digests import hash256
 from kdsl_core.lang.dependencies import Dependencies, Fact
 from kdsl_core.lang.origins import is_library, is_library_code, is_library_module
 from kdsl_core.lang.values import (
@@ -62,7 +62,7 @@ def digest(value: Any) -> str:
 
 
 def _hash(*texts: str) -> str:
-    whole = hashlib.sha256()
+    whole = hash256()
     for text in texts:
         data = text.encode("utf-8", "surrogatepass")
         whole.update(len(data).to_bytes(8, "little"))
@@ -212,7 +212,7 @@ def _named(value: Any) -> str:
 def _buffer(value: Any) -> str:
     kind, shape = getattr(value, "dtype", ""), getattr(value, "shape", len(value))
     typecode = getattr(value, "typecode", "")
-    return f"{kind}{typecode} {shape} {hashlib.sha256(bytes_of(value)).hexdigest()}"
+    return f"{kind}{typecode} {shape} {hash256(bytes_of(value)).hexdigest()}"
 
 
 def _float(value: float) -> str:

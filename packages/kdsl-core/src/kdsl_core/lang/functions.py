@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import functools
-import hashlib
 import inspect
 import threading
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
+from kdsl_core.digests import hash256
 from kdsl_core.errors import StagingError
 from kdsl_core.lang.source import Source, capture, definition, spelled, undecorated
 
@@ -59,7 +59,7 @@ class Staged:
             first = node.body[0]
             if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
                 node.body = node.body[1:]
-            return hashlib.sha256(spelled(node).encode()).hexdigest()
+            return hash256(spelled(node).encode()).hexdigest()
 
     def _rewrite(self) -> FunctionType:
         from kdsl_core.lang.rewriting import rewritten  # not needed where everything was recalled

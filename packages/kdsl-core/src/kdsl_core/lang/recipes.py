@@ -6,7 +6,6 @@ that nothing is traced.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -16,6 +15,7 @@ from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
+from kdsl_core.digests import hash256
 from kdsl_core.errors import StagingError
 from kdsl_core.ir import Target
 from kdsl_core.lang import dump
@@ -133,7 +133,7 @@ def _files(folder: str, within: str) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def _digest(names: Iterable[str]) -> str:
-    digest = hashlib.sha256()
+    digest = hash256()
     for name in sorted(names):
         with open(f"{_PACKAGE}/{name}", "rb", buffering=0) as file:
             data = file.readall()

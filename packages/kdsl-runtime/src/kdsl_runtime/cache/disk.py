@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from kdsl_core.digests import hash256
 from kdsl_core.errors import CacheError
 from kdsl_core.records import dataclass
 from kdsl_runtime import metrics
@@ -68,7 +68,7 @@ class DiskCache:
 
     def note_path(self, subject: str) -> Path:
         """Where the note of a subject is kept; see `notes`."""
-        return self._notes / f"{hashlib.sha256(subject.encode()).hexdigest()[:32]}{NOTE}"
+        return self._notes / f"{hash256(subject.encode()).hexdigest()[:32]}{NOTE}"
 
     def get(self, key: str) -> Entry | None:
         """The verified entry of `key`; None when there is none or it had to be set aside.
