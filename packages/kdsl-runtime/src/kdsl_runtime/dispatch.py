@@ -123,7 +123,7 @@ def put(path: Path, device: str, entry: Entry) -> bool:
     """
     import datetime  # neither is needed where tables are only read
 
-    from kdsl_runtime.cache.flight import lock_file
+    from kdsl_runtime.cache.file_lock import lock_file
 
     path.parent.mkdir(parents=True, exist_ok=True)
     with lock_file(path.with_suffix(".lock")):

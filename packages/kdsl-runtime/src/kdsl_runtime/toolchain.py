@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import glob
 import importlib.util
 import os
 import re
@@ -185,6 +184,8 @@ def _installed(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
     # As `shutil.which`, which brings zlib, bz2 and lzma along.
     on_path = (Path(folder, "ptxas") for folder in environ.get("PATH", "").split(os.pathsep))
     yield from [("PATH", path) for path in on_path if os.access(path, os.X_OK)][:1]
+    import glob  # the last place to look
+
     for found in sorted(glob.glob("/usr/local/cuda*/bin/ptxas"), key=_newest_first):
         yield "/usr/local/cuda*", Path(found)
 

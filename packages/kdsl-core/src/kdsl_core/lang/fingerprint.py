@@ -9,7 +9,6 @@ import dataclasses
 import re
 import struct
 import sys
-from collections import namedtuple
 from collections.abc import Callable, Iterator
 from opcode import EXTENDED_ARG, hasconst
 from pathlib import PurePath
@@ -35,7 +34,7 @@ _DIGEST_DIGITS = 32
 _DEPTH_LIMIT = 40
 _LOADS_CONSTANT = frozenset(hasconst)
 _NUMBERS: tuple[Any, ...] = (str, bytes, int, float, complex)  # a subclass is worth one of them
-_Field: type = type(vars(namedtuple("_Field", "name"))["name"])  # a class without a name in C
+_Field: type = type(vars(Fact)["path"])  # of a named tuple; the class has no name in Python
 
 
 class Unstated(Exception):

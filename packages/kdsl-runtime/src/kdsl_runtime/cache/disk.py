@@ -26,7 +26,6 @@ from kdsl_runtime.cache.files import (
     remove,
     write_file,
 )
-from kdsl_runtime.cache.flight import lock_file, sweep
 from kdsl_runtime.cache.keys import check_key
 from kdsl_runtime.cache.location import make_private
 
@@ -110,6 +109,8 @@ class DiskCache:
 
     def lock(self, key: str) -> AbstractContextManager[bool]:
         """Hold `key` against other processes while it is built; see `lock_file`."""
+        from kdsl_runtime.cache.file_lock import lock_file  # not needed where entries are found
+
         with contextlib.suppress(OSError, CacheError):
             for directory in (self.root, self._home, self._locks):
                 make_private(directory)
@@ -163,6 +164,8 @@ class DiskCache:
 
         Gives the number of files removed.
         """
+        from kdsl_runtime.cache.file_lock import sweep
+
         rubbish = [*self._home.glob(f"*/.*{TEMPORARY}"), *self._home.glob(f"??/*{BAD}")]
         old = [path for path in rubbish if age_s(path) >= older_than_s]
         return sum(map(remove, old)) + sweep(self._locks)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kdsl_core.digests import hash256
+from kdsl_core.digests import DIGEST_BYTES, hash256
 from kdsl_core.errors import CacheError
 
-KEY = re.compile(r"[0-9a-f]{64}")
+_DIGITS = 2 * DIGEST_BYTES
 
 
 def content_key(ptx: str, target: str, toolchain_id: str, options: Sequence[str] = ()) -> str:
@@ -47,9 +46,9 @@ def check_key(key: str) -> str:
 
     Raises: CacheError K724.
     """
-    if not isinstance(key, str) or not KEY.fullmatch(key):
+    if not isinstance(key, str) or len(key) != _DIGITS or key.strip("0123456789abcdef"):
         raise CacheError(
-            f"expected a key of 64 hex digits, got {key!r}",
+            f"expected a key of {_DIGITS} hex digits, got {key!r}",
             code="K724",
             fix="make keys with content_key or recipe_key",
         )

@@ -10,7 +10,7 @@ import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from kdsl_core.errors import CacheError
 from kdsl_runtime import metrics
@@ -20,8 +20,10 @@ from kdsl_runtime.cache.files import KdslCacheWarning
 from kdsl_runtime.cache.flight import KeyLocks
 from kdsl_runtime.cache.location import default_directory
 from kdsl_runtime.cache.memory import MemoryCache
-from kdsl_runtime.cache.remote import RemoteCache
-from kdsl_runtime.cache.sealed import SealedCache
+
+if TYPE_CHECKING:
+    from kdsl_runtime.cache.remote import RemoteCache
+    from kdsl_runtime.cache.sealed import SealedCache
 
 Test = Callable[[Entry], bool]
 _Place = tuple[Path | None, str, str]
@@ -193,8 +195,13 @@ def default_cache(environ: Mapping[str, str] | None = None) -> Cache:
         if (directory, layers, url) not in _caches:
             cache = Cache.at(directory, max_bytes(environ))
             folders = [Path(folder) for folder in layers.split(os.pathsep) if folder]
-            cache.sealed = [SealedCache(folder) for folder in folders]
+            if folders:
+                from kdsl_runtime.cache.sealed import SealedCache
+
+                cache.sealed = [SealedCache(folder) for folder in folders]
             if url:
+                from kdsl_runtime.cache.remote import RemoteCache
+
                 cache.remote = RemoteCache(url, environ.get("KDSL_CACHE_REMOTE_PUSH") == "1")
             _caches[directory, layers, url] = cache
         return _caches[directory, layers, url]
