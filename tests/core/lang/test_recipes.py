@@ -87,6 +87,26 @@ def test_paths_lead_to_what_was_reached() -> None:
     assert {path for path in before if before[path] != after[path]} == {"reader.CONFIG"}
 
 
+def many(change: int = -1, doc: str = "") -> list[tuple[str, str]]:
+    """Digests of a helper with more constants than a byte can number, one of which is changed."""
+    lines = [f"    x = {1000 + n + 5000 * (n == change)}" for n in range(300)]
+    space: dict[str, Any] = {}
+    exec("\n".join(["def helper():", f"    {doc!r}", *lines, "    return x"]), space)
+    helper = space["helper"]
+
+    def calls() -> Any:
+        return helper()
+
+    return digests(Dependencies(calls))
+
+
+@pytest.mark.parametrize("at", [0, 5, 254, 255, 256, 299])
+def test_every_constant_counts(at: int) -> None:
+    """Also those that take more than one byte to number; a docstring that nobody reads does not."""
+    assert many(at) != many()
+    assert many(doc="Another.") == many(doc="One.")
+
+
 def test_unread_attributes_do_not_count() -> None:
     """A counter that no code of the kernel mentions changes nothing."""
     vars(CONFIG)["uses"] = 0

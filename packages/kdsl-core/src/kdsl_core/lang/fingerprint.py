@@ -161,17 +161,15 @@ class _Speller:
 
     def _code(self, code: CodeType) -> str:
         """All of a code object but where it was written, and a docstring that nothing loads."""
-        texts = []
-        for number, argument in _instructions(code):
-            if number in _LOADS_CONSTANT:
-                texts.append(f"{number} {self._constant(code.co_consts[argument])}")
-            else:
-                texts.append(f"{number} {argument}")
+        raw, constants = bytearray(code.co_code), []
+        for place, number in _loads(raw):
+            constants.append(self._constant(code.co_consts[number]))
+            raw[place] = 0  # the number: one more docstring changes it
         sizes = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
         names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
         handlers = getattr(code, "co_exceptiontable", b"").hex()
         doc = repr(code.co_consts[:1]) if self._doc else ""
-        return _hash(code.co_name, repr(sizes), repr(names), handlers, doc, *texts)
+        return _hash(code.co_name, repr(sizes), repr(names), raw.hex(), handlers, doc, *constants)
 
     def _constant(self, value: Any) -> str:
         return self._code(value) if isinstance(value, CodeType) else self.spell(value)
@@ -183,14 +181,17 @@ def _is_exact_number(value: Any) -> bool:
     return any(type(value) is vars(sys.modules.get(m, sys)).get(name) for m, name in homes)
 
 
-def _instructions(code: CodeType) -> Iterator[tuple[int, int]]:
-    """Numbers and arguments of the instructions; `dis` gives names too, at ten times the cost."""
-    raw, before = code.co_code, 0
-    for number, low in zip(raw[::2], raw[1::2], strict=True):
-        argument = before << 8 | low
-        before = argument if number == EXTENDED_ARG else 0
-        if number != EXTENDED_ARG:
-            yield number, argument
+def _loads(raw: bytearray) -> Iterator[tuple[int, int]]:
+    """Of each instruction that loads a constant: where its argument is, and the constant's number.
+
+    `dis` gives names too, at ten times the cost.
+    """
+    before = 0  # what EXTENDED_ARG said in front of an instruction
+    for at, instruction in enumerate(raw[::2]):
+        place = 2 * at + 1
+        if instruction in _LOADS_CONSTANT:
+            yield place, before << 8 | raw[place]
+        before = before << 8 | raw[place] if instruction == EXTENDED_ARG else 0
 
 
 def _is_of_library(value: Any) -> bool:
