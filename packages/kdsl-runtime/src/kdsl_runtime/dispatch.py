@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -24,6 +23,8 @@ Config: TypeAlias = Mapping[str, Any]
 PREDICTED = "predicted"
 _OWN = ("us", "backend", "config")  # fields of an entry that are not the problem's
 _NEAR = 1.0
+# What reading or checking an entry raises that is none.
+_WRONG = (OSError, KeyError, TypeError, ValueError, AttributeError, KdslError)
 _NAMED_BY = ("KDSL_TABLES", "XDG_DATA_HOME", "HOME")  # variables of the user's directories
 
 
@@ -97,13 +98,17 @@ def _read(path: Path, state: State, check: Check | None) -> Mapping[Problem, Ent
             if check is not None:
                 check(entry)
             found[entry.problem] = entry
-    except (OSError, KeyError, TypeError, ValueError, AttributeError, KdslError) as error:
-        raise CacheError(
-            f"{path}: {place} is no entry of a dispatch table: {type(error).__name__}: {error}",
-            code="K761",
-            fix="remove the entry, or the file, and let `kdsl tune` write it anew",
-        ) from error
+    except _WRONG as error:
+        raise _no_entry(path, place, error) from error
     return found
+
+
+def _no_entry(path: Path, place: str, error: Exception) -> CacheError:
+    return CacheError(
+        f"{path}: {place} is no entry of a dispatch table: {type(error).__name__}: {error}",
+        code="K761",
+        fix="remove the entry, or the file, and let `kdsl tune` write it anew",
+    )
 
 
 def write_table(path: Path, entries: Iterable[Entry], **facts: str) -> None:
@@ -139,7 +144,8 @@ def put(path: Path, device: str, entry: Entry) -> bool:
 
 def file_name(kernel: str, device: str) -> str:
     """The name of a kernel's table for a device, in every directory of tables."""
-    return re.sub(r"[\s/\\]", "_", f"{kernel}-{device}.json")
+    name = f"{kernel}-{device}.json"
+    return "".join(["_" if c.isspace() or c in "/\\" else c for c in name])
 
 
 def user_directories(environ: Mapping[str, str] | None = None) -> list[Path]:
@@ -183,7 +189,7 @@ class Dispatch:
     """The tables of one kernel: a package's, in `packaged`, under the user's.
 
     An entry serves problems whose sizes are within a factor of 2^`within` of its own and whose
-    traits are equal; with 0 only its own. `check` refuses entries as they are read.
+    traits are equal; with 0 only its own. `check` refuses an entry as it is taken.
     """
 
     kernel: str
@@ -197,12 +203,11 @@ class Dispatch:
         return list(_files(self.kernel, self.packaged, device, named))
 
     def entries(self, device: str) -> Mapping[Problem, tuple[Entry, Path]]:
-        """What all files hold together. No prediction hides a measurement below it.
+        """What all files hold together, unchecked. No prediction hides a measurement below it.
 
-        Raises: CacheError K761.
+        Raises: CacheError K761 for a file that is no table.
         """
-        layers = tuple((path, _state(path)) for path in self.paths(device))
-        return _together(layers, self.check)
+        return _together(tuple((path, _state(path)) for path in self.paths(device)))
 
     def find(
         self, device: str, problem: Problem, usable: Callable[[Config], str | None] | None = None
@@ -210,13 +215,12 @@ class Dispatch:
         """The entry for the problem, or else the nearest one that serves it.
 
         `usable` gives the reason why a configuration cannot serve the problem, or None.
-        Raises: CacheError K761 for a table that cannot be read.
+        Raises: CacheError K761 for a table that cannot be read, or an entry that `check` refuses.
         """
         entries = self.entries(device)
         if problem in entries:
             entry, path = entries[problem]
-            reason = usable(entry.config) if usable else None
-            if reason is None:
+            if self._serves(entry, path, usable):
                 return Choice(entry.config, "exact", _said(entry, path), entry, path)
         if not self.within:
             return None
@@ -226,10 +230,21 @@ class Dispatch:
             if 0 < (distance := problem.distance(entry.problem)) <= self.within
         )
         for distance, text, entry, path in near:
-            if usable is None or usable(entry.config) is None:
+            if self._serves(entry, path, usable):
                 why = f"{_said(entry, path)} for {text}, sizes within a factor of {2**distance:.3g}"
                 return Choice(entry.config, "nearest", why, entry, path, distance)
         return None
+
+    def _serves(
+        self, entry: Entry, path: Path, usable: Callable[[Config], str | None] | None
+    ) -> bool:
+        """Whether an entry can be taken. Most of a table never is, so one is checked only here."""
+        if self.check is not None:
+            try:
+                self.check(entry)
+            except _WRONG as error:
+                raise _no_entry(path, f"the one for {entry.problem}", error) from error
+        return usable is None or usable(entry.config) is None
 
     def choose(
         self,
@@ -272,12 +287,12 @@ def _files(
 
 @lru_cache(maxsize=64)
 def _together(
-    layers: tuple[tuple[Path, State | None], ...], check: Check | None
+    layers: tuple[tuple[Path, State | None], ...],
 ) -> Mapping[Problem, tuple[Entry, Path]]:
     """The entries of files in these states, those of the first file on top."""
     found: dict[Problem, tuple[Entry, Path]] = {}
     for path, state in reversed(layers):
-        table = {} if state is None else _read(path, state, check)
+        table = {} if state is None else _read(path, state, None)
         for problem, entry in table.items():
             if problem not in found or found[problem][0].yields_to(entry):
                 found[problem] = entry, path

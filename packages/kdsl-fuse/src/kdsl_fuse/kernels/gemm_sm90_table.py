@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -87,12 +88,14 @@ class Entry:
             raise ValueError(f"{needed} bytes of shared memory, of {model.SHARED_BYTES}")
 
 
-_DEFAULTS = asdict(Sm90Config((128, 8, 64), 2)) | {"tile": None, "stages": None}
+@cache
+def _defaults() -> dict[str, Any]:
+    return asdict(Sm90Config((128, 8, 64), 2)) | {"tile": None, "stages": None}
 
 
 def options_of(config: Sm90Config, swap: bool) -> dict[str, Any]:
     """A plan as tables and the tuner have it: what differs from the defaults."""
-    fields = {name: v for name, v in asdict(config).items() if v != _DEFAULTS[name]}
+    fields = {name: v for name, v in asdict(config).items() if v != _defaults()[name]}
     return fields | ({"swap": True} if swap else {})
 
 
