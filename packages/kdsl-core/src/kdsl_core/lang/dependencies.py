@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import builtins
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from opcode import opmap
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
@@ -53,6 +53,17 @@ class Fact(NamedTuple):
     parts: tuple[tuple[str, Any], ...]
 
 
+class Reads(NamedTuple):
+    """What one function reads itself: names that it mentions, and where it finds their values."""
+
+    function: FunctionType
+    names: frozenset[str]
+    bindings: Sequence[tuple[Any, str, Any]]
+    cells: Sequence[tuple[CellType, Any]]
+    contents: Sequence[tuple[Any, list[Any]]]
+    parts: Sequence[tuple[str, Any]]
+
+
 class Dependencies:
     """The values that a function could read by name when this was made.
 
@@ -66,7 +77,7 @@ class Dependencies:
     def __init__(self, function: FunctionType, more: Iterable[Any] = ()) -> None:
         self.outside: Callable[[], bool] | None = None
         self._known: frozenset[str] = frozenset()
-        self._named: dict[int, tuple[CodeType, set[str]]] = {}  # by the id of the code
+        self._read: dict[int, Reads] = {}  # by the id of the function
         self.roots = list(more)
         while True:  # a method found late may name attributes of an object met early
             self._forget()
@@ -144,41 +155,21 @@ class Dependencies:
             self._object(value, path)
 
     def _function(self, function: FunctionType, path: str, kind: str = "function") -> None:
-        code = authors_code(function.__code__)
-        own = self._names_of(code)
-        self.mentioned |= own
+        reads = self._read.get(id(function))  # every walk meets it again
+        if reads is None:
+            reads = self._read[id(function)] = _reads(function)
+        self.mentioned |= reads.names
+        self.everything |= bool(reads.names & _REFLECTIVE)
         self._functions.append((function, _parts(function)))
-        space = function.__globals__
-        for name in sorted(own & _BUILTINS - space.keys()):
-            self._bindings.append((space, name, absent))  # a global of that name would hide it
-        read = own & space.keys()
-        if own & _WHOLE_MODULE:
-            read |= {name for name in space if not name.startswith("__")}
-        parts = [(f".{name}", self._binding(space, name)) for name in sorted(read)]
-        parts += [
-            (f".{name}", self._binding(sys.modules, name)) for name in _imports(code, own, space)
-        ]
-        parts += self._captured(function)
-        parts += [("=", value) for value in function.__defaults__ or ()]
-        keywords = function.__kwdefaults__ or {}
-        if keywords:
-            self._contents.append((keywords, items_of(keywords)))
-        parts += sorted((f".{name}=", value) for name, value in keywords.items())
-        self._reached(path, kind, function, parts)
+        self._bindings += reads.bindings
+        self._cells += reads.cells
+        self._contents += reads.contents
+        self._reached(path, kind, function, reads.parts)
 
     def _captured(self, function: FunctionType) -> list[tuple[str, Any]]:
-        held = [(cell, content(cell)) for cell in function.__closure__ or ()]
+        held, parts = _captured(function)
         self._cells += held
-        free = zip(function.__code__.co_freevars, held, strict=True)
-        return [(f".{name}", value) for name, (_, value) in free]
-
-    def _names_of(self, code: CodeType) -> set[str]:
-        """Names that a function's code mentions; looked for in the first walk."""
-        known = self._named.get(id(code))  # to hash code takes longer
-        if known is None:
-            known = self._named[id(code)] = code, _mentioned_by(code)
-        self.everything |= bool(known[1] & _REFLECTIVE)
-        return known[1]
+        return parts
 
     def _binding(self, space: Mapping[str, Any], name: str) -> Any:
         value = space.get(name, absent)
@@ -206,20 +197,51 @@ class Dependencies:
         return [part for part in parts if part[1] is not absent]
 
 
-def _mentioned_by(code: CodeType) -> set[str]:
+def _reads(function: FunctionType) -> Reads:
+    """What a function reads by name, of its globals, closure and defaults."""
+    code, space = authors_code(function.__code__), function.__globals__
+    names = _mentioned_by(code)
+    read = names & space.keys()
+    if names & _WHOLE_MODULE:
+        read |= {name for name in space if not name.startswith("__")}
+    places: list[tuple[Any, str]] = [(space, name) for name in sorted(read)]
+    places += [(sys.modules, name) for name in _imports(code, names, space)]
+    found = [(place, name, place.get(name, absent)) for place, name in places]
+    # A global of a builtin's name would hide it.
+    hidden = [(space, name, absent) for name in sorted(names & _BUILTINS - space.keys())]
+    cells, captured = _captured(function)
+    keywords = function.__kwdefaults__ or {}
+    parts = [(f".{name}", value) for _, name, value in found]
+    parts += captured
+    parts += [("=", value) for value in function.__defaults__ or ()]
+    parts += sorted((f".{name}=", value) for name, value in keywords.items())
+    contents = [(keywords, items_of(keywords))] if keywords else []
+    return Reads(function, names, [*hidden, *found], cells, contents, parts)
+
+
+def _captured(
+    function: FunctionType,
+) -> tuple[list[tuple[CellType, Any]], list[tuple[str, Any]]]:
+    """The cells of a closure with what they hold, and that by the names of the variables."""
+    held = [(cell, content(cell)) for cell in function.__closure__ or ()]
+    free = zip(function.__code__.co_freevars, held, strict=True)
+    return held, [(f".{name}", value) for name, (_, value) in free]
+
+
+def _mentioned_by(code: CodeType) -> frozenset[str]:
     names: set[str] = set()
     texts: set[str] = set()
     for part in nested_codes(code):
         names.update(part.co_names)
         texts.update(word for text in part.co_consts for word in _words(text))
-    return names | texts if names & _REFLECTIVE else names
+    return frozenset(names | texts if names & _REFLECTIVE else names)
 
 
 def _parts(function: FunctionType) -> tuple[Any, ...]:
     return function.__code__, function.__defaults__
 
 
-def _imports(code: CodeType, names: set[str], space: Mapping[str, Any]) -> list[str]:
+def _imports(code: CodeType, names: frozenset[str], space: Mapping[str, Any]) -> list[str]:
     """Modules that a function's own imports name, by statements or by a text."""
     stated = any(_IMPORT_NAME in part.co_code[::2] for part in nested_codes(code))
     if not (stated or names & _IMPORTS):
