@@ -215,8 +215,8 @@ def test_refused_entries_are_not_taken(tmp_path, monkeypatch):
 def test_where_the_users_tables_are():
     """$KDSL_TABLES, else the data directory; empty means none."""
     where = dispatch.user_directories
-    assert where({"KDSL_TABLES": "/a:/b", "HOME": "/h"}) == [Path("/a"), Path("/b")]
+    assert where({"KDSL_TABLES": "/a:/b", "HOME": "/h"}) == ["/a", "/b"]
     assert where({"KDSL_TABLES": "", "HOME": "/h"}) == []
-    assert where({"XDG_DATA_HOME": "/x", "HOME": "/h"}) == [Path("/x/kdsl/tables")]
-    assert where({"HOME": "/h"}) == [Path("/h/.local/share/kdsl/tables")]
+    assert where({"XDG_DATA_HOME": "/x", "HOME": "/h"}) == ["/x/kdsl/tables"]
+    assert where({"HOME": "/h"}) == ["/h/.local/share/kdsl/tables"]
     assert where({}) == []

@@ -53,7 +53,7 @@ def run_ptxas(
     with _folder() as folder:
         ptx, cubin = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
         ptx.write_text(text, encoding="utf-8")
-        argv = [str(toolchain.path), f"-arch={target}", "-v", *options.arguments()]
+        argv = [toolchain.path, f"-arch={target}", "-v", *options.arguments()]
         done = _call([*argv, str(ptx), "-o", str(cubin)], folder, entry, options.time_limit_s)
         if done.returncode != 0 or not cubin.is_file():
             raise _refusal(text, entry, target, toolchain, done)

@@ -11,7 +11,6 @@ import struct
 import sys
 from collections.abc import Callable, Iterator
 from opcode import EXTENDED_ARG, hasconst
-from pathlib import PurePath
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -131,6 +130,8 @@ class _Speller:
             return self._function(value)
         if isinstance(value, type):
             return f"type {_named(value)}"
+        if _is_path(value):
+            return f"{type(value).__name__} {value}"
         if is_container(value):
             texts = [self.spell(item) for item in items_of(value)]
             ordered = sorted(texts) if isinstance(value, set | frozenset) else texts
@@ -179,6 +180,12 @@ def _is_exact_number(value: Any) -> bool:
     """Whether it is one of Python's decimals or fractions, whose modules few programs import."""
     homes = (("decimal", "Decimal"), ("fractions", "Fraction"))
     return any(type(value) is vars(sys.modules.get(m, sys)).get(name) for m, name in homes)
+
+
+def _is_path(value: Any) -> bool:
+    """Whether it is one of pathlib's, which takes a start some milliseconds to import."""
+    paths = sys.modules.get("pathlib")
+    return paths is not None and isinstance(value, paths.PurePath)
 
 
 def _loads(raw: bytearray) -> Iterator[tuple[int, int]]:
@@ -233,6 +240,5 @@ _EXACT: dict[type, Callable[[Any], str]] = {
 _SPELLINGS: tuple[tuple[Any, Callable[[Any], str]], ...] = (
     (np.generic, lambda v: f"{v.dtype} {v.tobytes().hex()}"),
     (np.dtype, lambda v: f"{v.str} {v.name} {v.descr if v.names else ''}"),
-    (PurePath, str),
     (ModuleType, lambda v: v.__name__),
 )

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib import import_module
-from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from kdsl_core.lang.observed import Observed
     from kdsl_core.lang.specialisation import Specialisation
 
-_PACKAGE = Path(__file__).parents[1]
+_PACKAGE = os.path.dirname(os.path.dirname(__file__))
 _WRITTEN_BY_PYTHON = "<string>"
 
 
@@ -114,7 +113,7 @@ def ingredients(
 @cache
 def library_digest() -> str | None:
     """A digest of kdsl_core's files; None when they are not those that this process runs."""
-    files = dict(_files(str(_PACKAGE), ""))
+    files = dict(_files(_PACKAGE, ""))
     if any(state.st_mtime_ns > LOADED_NS for state in files.values()):
         return None
     subject, state = f"kdsl in {_PACKAGE}", state_of_files(files)

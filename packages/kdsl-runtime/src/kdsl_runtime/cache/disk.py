@@ -7,7 +7,7 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kdsl_core.digests import hash256
 from kdsl_core.errors import CacheError
@@ -27,7 +27,10 @@ from kdsl_runtime.cache.files import (
     write_file,
 )
 from kdsl_runtime.cache.keys import check_key
-from kdsl_runtime.cache.location import make_private
+from kdsl_runtime.cache.location import AnyPath, make_private
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 DEFAULT_MAX_BYTES = 2 << 30
 _WRITES_BETWEEN_PRUNES = 64
@@ -52,22 +55,23 @@ class DiskCache:
     Raises: CacheError K720–K722 when `root` cannot be trusted, OSError when it cannot be made.
     """
 
-    def __init__(self, root: Path, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
-        self.root = Path(os.path.realpath(root))
+    def __init__(self, root: AnyPath, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
+        self.root = os.path.realpath(root)
         self.max_bytes = max_bytes
         make_private(self.root)
-        self._home = self.root / f"v{FORMAT_VERSION}"
-        self._locks = self._home / "locks"
-        self._notes = self._home / "notes"
+        self._home = os.path.join(self.root, f"v{FORMAT_VERSION}")
+        self._locks = os.path.join(self._home, "locks")
+        self._notes = os.path.join(self._home, "notes")
         self._writes = 0
 
-    def path_of(self, key: str) -> Path:
+    def path_of(self, key: str) -> str:
         """Where the entry of `key` is kept."""
         return entry_path(self.root, key)
 
-    def note_path(self, subject: str) -> Path:
+    def note_path(self, subject: str) -> str:
         """Where the note of a subject is kept; see `notes`."""
-        return self._notes / f"{hash256(subject.encode()).hexdigest()[:32]}{NOTE}"
+        name = hash256(subject.encode()).hexdigest()[:32]
+        return os.path.join(self._notes, f"{name}{NOTE}")
 
     def get(self, key: str) -> Entry | None:
         """The verified entry of `key`; None when there is none or it had to be set aside.
@@ -99,7 +103,7 @@ class DiskCache:
         Raises: CacheError when a directory cannot be trusted, OSError when it cannot be written.
         """
         path, data = self.path_of(key), encode(key, entry)
-        for directory in (self.root, self._home, path.parent):
+        for directory in (self.root, self._home, os.path.dirname(path)):
             make_private(directory)
         write_file(path, data)
         self._writes += 1
@@ -114,12 +118,12 @@ class DiskCache:
         with contextlib.suppress(OSError, CacheError):
             for directory in (self.root, self._home, self._locks):
                 make_private(directory)
-        return lock_file(self._locks / f"{check_key(key)}.lock")
+        return lock_file(os.path.join(self._locks, f"{check_key(key)}.lock"))
 
     def files(self, pattern: str = f"v{FORMAT_VERSION}") -> list[StoredFile]:
         """Every entry, least recently used first; of other formats too with the pattern "v*"."""
         found = []
-        for path in self.root.glob(f"{pattern}/??/*{SUFFIX}"):
+        for path in _below(self.root, f"{pattern}/??/*{SUFFIX}"):
             with contextlib.suppress(OSError):
                 state = path.lstat()
                 found.append(StoredFile(path.stem, path, state.st_size, state.st_mtime_ns))
@@ -166,22 +170,29 @@ class DiskCache:
         """
         from kdsl_runtime.cache.file_lock import sweep
 
-        rubbish = [*self._home.glob(f"*/.*{TEMPORARY}"), *self._home.glob(f"??/*{BAD}")]
+        rubbish = [*_below(self._home, f"*/.*{TEMPORARY}"), *_below(self._home, f"??/*{BAD}")]
         old = [path for path in rubbish if age_s(path) >= older_than_s]
         return sum(map(remove, old)) + sweep(self._locks)
 
     def clear(self) -> int:
         """Remove every entry and everything left over; gives the number of entries."""
         removed = sum(remove(file.path) for file in self.files("v*"))
-        for note in self._notes.glob(f"*{NOTE}"):
+        for note in _below(self._notes, f"*{NOTE}"):
             remove(note)
         self.sweep()
         return removed
 
-    def _quarantine(self, path: Path, problem: CorruptEntry, *, warn: bool = True) -> None:
+    def _quarantine(self, path: AnyPath, problem: CorruptEntry, *, warn: bool = True) -> None:
         metrics.add("bad_entries")
         with contextlib.suppress(OSError):
-            os.replace(path, path.with_suffix(BAD))
+            os.replace(path, os.path.splitext(path)[0] + BAD)
         if warn:
             text = f"{problem.message} ({path}); it is set aside and built again"
             warnings.warn(text, KdslCacheWarning, stacklevel=2)
+
+
+def _below(folder: str, pattern: str) -> Iterator[Path]:
+    """Files of a folder whose paths within it match; nobody launches a kernel meanwhile."""
+    from pathlib import Path
+
+    return iter(Path(folder).glob(pattern))

@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from kdsl_runtime.cache.location import AnyPath
+
 WAIT_LIMIT_S = 120.0
 _FIRST_PAUSE_S = 0.0005
 _LONGEST_PAUSE_S = 0.05
@@ -17,7 +19,7 @@ _TAKEN = (errno.EWOULDBLOCK, errno.EACCES)
 
 
 @contextlib.contextmanager
-def lock_file(path: Path, limit_s: float | None = None) -> Iterator[bool]:
+def lock_file(path: AnyPath, limit_s: float | None = None) -> Iterator[bool]:
     """Hold the lock on `path` against other processes; gives whether it was obtained.
 
     It is not obtained on a file system without locks, in a directory that cannot be written, or
@@ -32,7 +34,7 @@ def lock_file(path: Path, limit_s: float | None = None) -> Iterator[bool]:
             _let_go(path, descriptor)
 
 
-def _acquire(path: Path, limit_s: float) -> int | None:
+def _acquire(path: AnyPath, limit_s: float) -> int | None:
     deadline = time.monotonic() + limit_s
     pause = _FIRST_PAUSE_S
     while True:
@@ -59,14 +61,14 @@ def _close(descriptor: int) -> None:
         os.close(descriptor)
 
 
-def _still_names(path: Path, descriptor: int) -> bool:
+def _still_names(path: AnyPath, descriptor: int) -> bool:
     try:
         return os.path.samestat(os.stat(path), os.fstat(descriptor))
     except FileNotFoundError:
         return False
 
 
-def _let_go(path: Path, descriptor: int) -> None:
+def _let_go(path: AnyPath, descriptor: int) -> None:
     # Removed while still held, so that nobody can hold a lock on a file without a name for long.
     with contextlib.suppress(OSError):
         os.unlink(path)
@@ -76,10 +78,10 @@ def _let_go(path: Path, descriptor: int) -> None:
     _close(descriptor)
 
 
-def sweep(directory: Path) -> int:
+def sweep(directory: AnyPath) -> int:
     """Remove lock files that nobody holds, left by killed processes; gives their number."""
     removed = 0
-    for path in directory.glob("*.lock"):
+    for path in Path(directory).glob("*.lock"):
         with lock_file(path, limit_s=0.0) as held:
             removed += held
     return removed

@@ -9,7 +9,6 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from kdsl_core.errors import CacheError
@@ -18,7 +17,7 @@ from kdsl_runtime.cache.disk import DEFAULT_MAX_BYTES, DiskCache
 from kdsl_runtime.cache.entry import Entry
 from kdsl_runtime.cache.files import KdslCacheWarning
 from kdsl_runtime.cache.flight import KeyLocks
-from kdsl_runtime.cache.location import default_directory
+from kdsl_runtime.cache.location import AnyPath, default_directory
 from kdsl_runtime.cache.memory import MemoryCache
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from kdsl_runtime.cache.sealed import SealedCache
 
 Test = Callable[[Entry], bool]
-_Place = tuple[Path | None, str, str]
+_Place = tuple[str | None, str, str]
 _caches: dict[_Place, Cache] = {}
 _guard = threading.Lock()
 
@@ -61,7 +60,7 @@ class Cache:
         self._warned: set[str] = set()
 
     @classmethod
-    def at(cls, directory: Path | None, max_bytes: int = DEFAULT_MAX_BYTES) -> Cache:
+    def at(cls, directory: AnyPath | None, max_bytes: int = DEFAULT_MAX_BYTES) -> Cache:
         """The cache in `directory`; in memory alone, with one warning, when that cannot be used."""
         cache = cls()
         if directory is None:
@@ -194,7 +193,7 @@ def default_cache(environ: Mapping[str, str] | None = None) -> Cache:
     with _guard:
         if (directory, layers, url) not in _caches:
             cache = Cache.at(directory, max_bytes(environ))
-            folders = [Path(folder) for folder in layers.split(os.pathsep) if folder]
+            folders = [folder for folder in layers.split(os.pathsep) if folder]
             if folders:
                 from kdsl_runtime.cache.sealed import SealedCache
 

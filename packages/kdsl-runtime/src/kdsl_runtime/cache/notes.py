@@ -49,7 +49,8 @@ def _read(disk: DiskCache, subject: str, stated: str) -> str | None:
 
 def _write(disk: DiskCache, subject: str, stated: str, text: str) -> None:
     path, rest = disk.note_path(subject), f"{stated}\n{text}".encode()
-    for directory in (disk.root, path.parent.parent, path.parent):
+    notes = os.path.dirname(path)
+    for directory in (disk.root, os.path.dirname(notes), notes):
         make_private(directory)
     sealed = hash256(rest).hexdigest().encode() + b"\n" + rest
     write_file(path, sealed, synced=False)  # what a crash leaves of it has a broken seal
