@@ -113,7 +113,7 @@ def ingredients(
 @cache
 def library_digest() -> str | None:
     """A digest of kdsl_core's files; None when they are not those that this process runs."""
-    files = dict(_files(_PACKAGE, ""))
+    files = _files()
     if any(state.st_mtime_ns > LOADED_NS for state in files.values()):
         return None
     subject, state = f"kdsl in {_PACKAGE}", state_of_files(files)
@@ -121,14 +121,18 @@ def library_digest() -> str | None:
     return digest
 
 
-def _files(folder: str, within: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Every Python file below a folder by its name there, with what the file system says of it."""
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name.endswith(".py"):
-                yield within + entry.name, entry.stat()
-            elif entry.is_dir() and entry.name != "__pycache__":
-                yield from _files(entry.path, f"{within}{entry.name}/")
+def _files() -> dict[str, os.stat_result]:
+    """kdsl_core's Python files by their names in it, with what the file system says of them."""
+    found: dict[str, os.stat_result] = {}
+    folders = [""]
+    for folder in folders:  # which grows meanwhile
+        with os.scandir(f"{_PACKAGE}/{folder}") as entries:
+            for entry in entries:
+                if entry.name.endswith(".py"):
+                    found[folder + entry.name] = entry.stat()
+                elif entry.name != "__pycache__" and entry.is_dir():
+                    folders.append(f"{folder}{entry.name}/")
+    return found
 
 
 def _digest(names: Iterable[str]) -> str:

@@ -7,14 +7,12 @@ import copy
 import functools
 import linecache
 from collections.abc import Iterator
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any
 
 from kdsl_core.errors import StagingError
 from kdsl_core.records import dataclass
 
-_HEADERS = ("def ", "async def ")
-_GOING_ON = "#)]}"  # how lines begin that are no deeper than a definition and do not end it
 _BLOCKS = ("body", "orelse", "handlers", "finalbody", "cases")  # of statements
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -51,9 +49,10 @@ def definition(function: FunctionType, source: Source) -> FunctionNode:
             fix="define the kernel in a file or a notebook cell; text given to exec() must be "
             "registered in linecache.cache",
         )
-    for node in _candidates(source, code.co_firstlineno):
-        first = min([node.lineno, *(mark.lineno for mark in node.decorator_list)])
-        if node.name == code.co_name and first == code.co_firstlineno and _same(node, code):
+    for node in definitions(source):
+        names = parameters(node)
+        there = (first_line(node), node.name) == (code.co_firstlineno, code.co_name)
+        if there and tuple(names) == code.co_varnames[: len(names)]:
             return node
     raise other_text(function, source)
 
@@ -118,39 +117,10 @@ def other_text(function: FunctionType, source: Source) -> StagingError:
     )
 
 
-def _candidates(source: Source, first: int) -> Iterator[FunctionNode]:
-    """What may be the definition that begins on line `first`: that text alone, then all texts."""
-    yield from _parsed_alone(source, first)
-    yield from _parsed(source)
-
-
-@functools.lru_cache(maxsize=256)
-def _parsed_alone(source: Source, first: int) -> tuple[FunctionNode, ...]:
-    try:
-        return tuple(_nested_functions(ast.parse(alone(source.text, first), source.file)))
-    except SyntaxError:
-        return ()
-
-
 @functools.lru_cache(maxsize=64)
-def _parsed(source: Source) -> tuple[FunctionNode, ...]:
+def definitions(source: Source) -> tuple[FunctionNode, ...]:
+    """Every function that a text defines, nested ones behind those around them."""
     return tuple(_nested_functions(ast.parse(source.text, source.file)))
-
-
-def alone(text: str, first: int) -> str:
-    """The definition that begins on line `first`, on its lines and in its columns, and no other.
-
-    It goes on up to a line that is no deeper. Where such a line is within an expression or a string
-    of the definition, the part before it is no Python.
-    """
-    lines = text.split("\n")
-    own = lines[first - 1 :] or [""]
-    margin = len(own[0]) - len(own[0].lstrip())
-    header = next((at for at, line in enumerate(own) if line.lstrip().startswith(_HEADERS)), 0)
-    begins = [line[: margin + 1].lstrip()[:1] for line in own]  # "" where a line is deeper
-    end = next((at for at in range(header + 1, len(own)) if begins[at] not in _GOING_ON), None)
-    around = ["if True:"] if margin else [""]
-    return "\n".join([*[""] * (first - 2), *around[: first - 1], *own[:end]])
 
 
 def _nested_functions(node: ast.AST) -> Iterator[FunctionNode]:
@@ -162,8 +132,13 @@ def _nested_functions(node: ast.AST) -> Iterator[FunctionNode]:
             yield from _nested_functions(inner)
 
 
-def _same(node: FunctionNode, code: CodeType) -> bool:
+def first_line(node: FunctionNode) -> int:
+    """Where a definition begins, as its code says: with its first mark."""
+    return min([node.lineno, *(mark.lineno for mark in node.decorator_list)])
+
+
+def parameters(node: FunctionNode) -> list[str]:
+    """The names of a definition's parameters, in the order in which code has them."""
     args = node.args
     names = [a.arg for a in (*args.posonlyargs, *args.args, *args.kwonlyargs)]
-    names += [a.arg for a in (args.vararg, args.kwarg) if a is not None]
-    return tuple(names) == code.co_varnames[: len(names)]
+    return names + [a.arg for a in (args.vararg, args.kwarg) if a is not None]
