@@ -30,6 +30,7 @@ from kdsl_core.lang.values import (
     spaces_of,
     vars_of,
 )
+from kdsl_core.records import dataclass
 
 # Names that read others by a text; the code's texts then count as names.
 _WHOLE_MODULE = frozenset(["globals", "locals", "vars", "eval", "exec"])
@@ -53,7 +54,8 @@ class Fact(NamedTuple):
     parts: tuple[tuple[str, Any], ...]
 
 
-class Reads(NamedTuple):
+@dataclass(eq=False)
+class Reads:
     """What one function reads itself: names that it mentions, and where it finds their values."""
 
     function: FunctionType
@@ -77,7 +79,9 @@ class Dependencies:
     def __init__(self, function: FunctionType, more: Iterable[Any] = ()) -> None:
         self.outside: Callable[[], bool] | None = None
         self._known: frozenset[str] = frozenset()
-        self._read: dict[int, Reads] = {}  # by the id of the function
+        # By their ids, and kept through all walks: what functions read, and what leads nowhere.
+        self._read: dict[int, Reads] = {}
+        self._ends: dict[int, Any] = {}
         self.roots = list(more)
         while True:  # a method found late may name attributes of an object met early
             self._forget()
@@ -104,7 +108,7 @@ class Dependencies:
         self._functions: list[tuple[FunctionType, tuple[Any, ...]]] = []
         self._contents: list[tuple[Any, list[Any]]] = []
         self._buffers: list[tuple[Any, bytes]] = []
-        self._seen: set[int] = set()
+        self._seen: set[int] = set(self._ends)
 
     def _counted(self) -> bool:
         self._asked += 1
@@ -144,6 +148,8 @@ class Dependencies:
             elif value.__closure__:  # such as contextlib's around an author's function
                 self._functions.append((value, _parts(value)))
                 self._reached(path, "function", value, self._captured(value))
+            else:
+                self._end(value)
         elif (parts := parts_of(value)) is not None:
             self._reached(path, "wrapper", value, parts)
         elif is_container(value):
@@ -153,6 +159,12 @@ class Dependencies:
             self._buffers.append((value, bytes_of(value)))
         elif has_state(value):
             self._object(value, path)
+        else:
+            self._end(value)
+
+    def _end(self, value: Any) -> None:
+        self._ends[id(value)] = value
+        self._seen.add(id(value))
 
     def _function(self, function: FunctionType, path: str, kind: str = "function") -> None:
         reads = self._read.get(id(function))  # every walk meets it again
