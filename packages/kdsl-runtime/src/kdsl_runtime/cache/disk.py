@@ -7,7 +7,6 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
 
 from kdsl_core.digests import hash256
 from kdsl_core.errors import CacheError
@@ -22,15 +21,13 @@ from kdsl_runtime.cache.files import (
     KdslCacheWarning,
     age_s,
     entry_path,
+    files_below,
     read_file,
     remove,
     write_file,
 )
 from kdsl_runtime.cache.keys import check_key
 from kdsl_runtime.cache.location import AnyPath, make_private
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DEFAULT_MAX_BYTES = 2 << 30
 _WRITES_BETWEEN_PRUNES = 64
@@ -43,7 +40,7 @@ class StoredFile:
     """One entry as the file system shows it. Units: `used_ns` since the epoch, `bytes` whole."""
 
     key: str
-    path: Path
+    path: str
     bytes: int
     used_ns: int
 
@@ -123,10 +120,10 @@ class DiskCache:
     def files(self, pattern: str = f"v{FORMAT_VERSION}") -> list[StoredFile]:
         """Every entry, least recently used first; of other formats too with the pattern "v*"."""
         found = []
-        for path in _below(self.root, f"{pattern}/??/*{SUFFIX}"):
+        for path in files_below(self.root, f"{pattern}/??/*{SUFFIX}"):
             with contextlib.suppress(OSError):
-                state = path.lstat()
-                found.append(StoredFile(path.stem, path, state.st_size, state.st_mtime_ns))
+                state, key = os.lstat(path), os.path.basename(path).removesuffix(SUFFIX)
+                found.append(StoredFile(key, path, state.st_size, state.st_mtime_ns))
         return sorted(found, key=lambda file: (file.used_ns, file.key))
 
     def verify(self) -> Iterator[tuple[StoredFile, str | None]]:
@@ -170,14 +167,17 @@ class DiskCache:
         """
         from kdsl_runtime.cache.file_lock import sweep
 
-        rubbish = [*_below(self._home, f"*/.*{TEMPORARY}"), *_below(self._home, f"??/*{BAD}")]
+        rubbish = [
+            *files_below(self._home, f"*/.*{TEMPORARY}"),
+            *files_below(self._home, f"??/*{BAD}"),
+        ]
         old = [path for path in rubbish if age_s(path) >= older_than_s]
         return sum(map(remove, old)) + sweep(self._locks)
 
     def clear(self) -> int:
         """Remove every entry and everything left over; gives the number of entries."""
         removed = sum(remove(file.path) for file in self.files("v*"))
-        for note in _below(self._notes, f"*{NOTE}"):
+        for note in files_below(self._notes, f"*{NOTE}"):
             remove(note)
         self.sweep()
         return removed
@@ -189,10 +189,3 @@ class DiskCache:
         if warn:
             text = f"{problem.message} ({path}); it is set aside and built again"
             warnings.warn(text, KdslCacheWarning, stacklevel=2)
-
-
-def _below(folder: str, pattern: str) -> Iterator[Path]:
-    """Files of a folder whose paths within it match; nobody launches a kernel meanwhile."""
-    from pathlib import Path
-
-    return iter(Path(folder).glob(pattern))

@@ -8,8 +8,8 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
+from kdsl_runtime.cache.files import files_below
 from kdsl_runtime.cache.location import AnyPath
 
 WAIT_LIMIT_S = 120.0
@@ -78,10 +78,10 @@ def _let_go(path: AnyPath, descriptor: int) -> None:
     _close(descriptor)
 
 
-def sweep(directory: AnyPath) -> int:
+def sweep(directory: str) -> int:
     """Remove lock files that nobody holds, left by killed processes; gives their number."""
     removed = 0
-    for path in Path(directory).glob("*.lock"):
+    for path in files_below(directory, "*.lock"):
         with lock_file(path, limit_s=0.0) as held:
             removed += held
     return removed

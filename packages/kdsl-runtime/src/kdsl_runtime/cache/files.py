@@ -63,6 +63,13 @@ def write_file(path: str, data: bytes, *, synced: bool = True) -> None:
         raise
 
 
+def files_below(folder: str, pattern: str) -> list[str]:
+    """The paths of a folder's files that match a pattern within it, such as "??/*.kdsl"."""
+    import glob  # not needed where entries are found
+
+    return [os.path.join(folder, name) for name in glob.iglob(pattern, root_dir=folder)]
+
+
 def age_s(path: AnyPath) -> float:
     """How long ago the file was written, in seconds; a clock that ran ahead counts the same way."""
     try:
