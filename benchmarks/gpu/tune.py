@@ -27,7 +27,7 @@ from timing import quick
 
 from kdsl_core.errors import KdslError
 from kdsl_fuse.kernels.gemm_sm90_plan import Sm90Plan, candidates, parse, problem_of
-from kdsl_fuse.kernels.gemm_sm90_space import cycles, designs
+from kdsl_fuse.kernels.gemm_sm90_space import designs
 
 WORST_ERROR = 5e-3  # of a result against cuBLAS's, relative to its norm
 
@@ -57,7 +57,7 @@ def choice(case: Case, most: int, stated: dict[str, list[str]]) -> list[Sm90Plan
     if stated:
         return [Sm90Plan(problem, *parse(text)) for text in stated["x".join(map(str, case.shape))]]
     plans = candidates(*case.shape, DTYPES[case.dtype], limit=8)
-    others = sorted(designs(*case.shape, DTYPES[case.dtype]), key=cycles)
+    others = sorted(designs(*case.shape, DTYPES[case.dtype]), key=lambda plan: plan.cycles)
     return [*plans, *others][:most]
 
 

@@ -209,6 +209,29 @@ def test_they_can_be_ejected(name: str, target: str, tmp_path: Path) -> None:
     assert plan.run(*args).tobytes() == first.tobytes()
 
 
+def test_weights_as_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A plan that gives the weights the side of the rows is launched, and ejected, as it is."""
+    from kdsl_fuse.kernels import gated_sm90_plan
+
+    def swapped(*sizes: Any, extras: bool, **options: Any) -> Any:
+        found = gated_sm90_plan.candidates(*sizes, **options)
+        return next(plan for plan in found if plan.both.swap)
+
+    monkeypatch.setattr(gated_sm90_plan, "choose", swapped)
+
+    def layer(x: Any, w: Any, v: Any, b: Any) -> Any:
+        return kf.silu(x @ w + b) * (x @ v) + x
+
+    args = [numbers(2, 10, 24), numbers(24, 24), numbers(24, 24), numbers(24)]
+    plan = planned(layer, *args)
+    assert names(plan) == ["gated_sm90"] and plan.calls[0].summary.endswith("swap")
+    first = plan.run(*args)
+    (path,) = kf.eject(plan, tmp_path)
+    runpy.run_path(str(path))["test_kernel"]()
+    kf.load(plan, tmp_path)
+    assert plan.run(*args).tobytes() == first.tobytes()
+
+
 # -- attention ------------------------------------------------------------------------------
 
 

@@ -57,19 +57,20 @@ def simulated(
     *extras: Matrix,
     epilogue: Any = None,
     result: Any = BF16,
+    swap: bool = False,
     **options: Any,
 ) -> Matrix:
     """C of one launch of three blocks or clusters, from NaN."""
     c = np.full((a.shape[0], gate.shape[0]), np.nan, result)
     problem = model.Problem(c.shape[0], 2 * c.shape[1], a.shape[1])
-    plan = Sm90Plan(problem, config, multiprocessors=3 * config.blocks_together)
+    plan = Sm90Plan(problem, config, swap, multiprocessors=3 * config.blocks_together)
     kd.simulate(
         gated_sm90,
         grid=plan.grid,
         block=config.threads,
         cluster=plan.cluster,
         args=(a, gate, up, c, *extras),
-        kwargs={"epilogue": epilogue or gated(silu), "config": config},
+        kwargs={"epilogue": epilogue or gated(silu), "config": config, "swap": swap},
         checks=("all", "unwritten"),
         overlap=True,  # the launch ahead may still use all arrays
         **options,
@@ -164,30 +165,37 @@ def test_candidates(m: int, n: int, k: int) -> None:
     """Candidates pair their columns, keep K whole, fit a multiprocessor, and differ."""
     plans = candidates(m, n, k, kd.bf16)
     assert len({str(plan) for plan in plans}) == len(plans) >= 4
+    assert {plan.both.swap for plan in plans} == ({False, True} if m <= 64 else {False})
     for plan in plans:
-        plan.both.config.check_pairs()
-        assert not plan.both.swap
+        plan.both.config.check_pairs(0 if plan.both.swap else 1)
         assert model.shared_bytes(plan.both.config, plan.both.problem) <= model.SHARED_BYTES
     chosen = choose(m, n, k, kd.bf16)
-    assert str(chosen) in {str(plan) for plan in plans}
+    assert str(chosen) in {str(plan) for plan in plans} and not chosen.both.swap
     assert plans[0].both.tiles == -(-m // plans[0].both.config.tile[0]) * -(
         -n // (plans[0].both.config.tile[1] // 2)
     )
 
 
-def test_few_rows_may_stream_weights() -> None:
-    """Candidates for few rows that tell L2 so give the same bits; there are none for more rows."""
+def test_few_rows_stream_weights() -> None:
+    """Plans of few rows tell L2 so, in either order of operands; all give the same bits."""
     m, n, k = 5, 72, 128
-    plain, *others = candidates(m, n, k, kd.f16, limit=1)
-    (streamed,) = [plan for plan in others if plan.both.config.caches != (None, None)]
+    plain, streamed, swapped = candidates(m, n, k, kd.f16, limit=1)
+    assert streamed == choose(m, n, k, kd.f16)
     assert replace(streamed.both.config, caches=(None, None), fetch=256) == plain.both.config
+    assert swapped.both.swap and swapped.both.config.caches == ("evict_first", None)
     a, gate, up = operands(m, n, k, np.float16)
-    first, second = (np.full((m, n), np.nan, np.float16) for _ in range(2))
-    for plan, c in ((plain, first), (streamed, second)):
+    results = [np.full((m, n), np.nan, np.float16) for _ in range(3)]
+    for plan, c in zip((plain, streamed, swapped), results, strict=True):
         plan.run(a, gate, up, c, epilogue=gated(silu))
-    np.testing.assert_array_equal(first, second)
-    many = candidates(128, n, k, kd.f16)
+    for c in results[1:]:
+        np.testing.assert_array_equal(results[0], c)
+
+
+def test_many_rows_do_not_stream() -> None:
+    """Of more rows each weight is read several times, from L2."""
+    many = candidates(128, 72, 128, kd.f16)
     assert {plan.both.config.caches for plan in many} == {(None, None)}
+    assert choose(128, 72, 128, kd.f16).both.config.caches == (None, None)
 
 
 def test_room_for_extras() -> None:

@@ -129,6 +129,25 @@ def test_major_orders(a_major: int, b_major: int, c_major: int) -> None:
     assert_close(c, product(a, b))
 
 
+@pytest.mark.parametrize(
+    "tile, cluster",
+    (
+        ((64, 16, 64), (2, 1)),
+        ((64, 48, 64), (2, 1)),
+        ((64, 16, 64), (1, 4)),
+        ((64, 32, 64), (2, 2)),
+    ),
+)
+def test_slices_narrower_than_a_swizzle(
+    tile: tuple[int, int, int], cluster: tuple[int, int]
+) -> None:
+    """Blocks of a cluster load slices of eight rows and more of operands along M and N."""
+    rng = np.random.default_rng(2)
+    a, b = (operand(rng, (rows, 136), np.float16, 0) for rows in (136, 72))
+    config = Sm90Config(tile, 3, consumers=1, cluster=cluster)
+    assert_close(multiply(config, a, b, blocks=8), product(a, b))
+
+
 @pytest.mark.parametrize("m, n, k", ((61, 45, 77), (64, 64, 63), (130, 67, 129), (5, 9, 1)))
 @pytest.mark.parametrize("name", ("one group wide", "cooperative", "k split in memory"))
 def test_unaligned_pitches(name: str, m: int, n: int, k: int) -> None:

@@ -27,6 +27,7 @@ CONFIGS = {
     "warp": RowConfig(8, 32, 1, groups=4),
     "narrow": RowConfig(2, 16, 1, groups=4, together=3),
     "two warps": RowConfig(4, 64, 1, groups=2),
+    "two warps, two rows": RowConfig(4, 64, 1, groups=2, together=2),
     "three warps": RowConfig(8, 96, 1, groups=2, early=False),
     "cluster": RowConfig(8, 32, 1, cluster=2),
     "cluster, two rows": RowConfig(8, 32, 1, together=2, cluster=2),
@@ -40,6 +41,7 @@ CONFIGS = {
     "staged by a cluster in turns": RowConfig(1, 32, 1, cluster=4, staged=2),
     "staged and kept": RowConfig(4, 32, 1, staged=1, kept=1),
     "staged and kept by a cluster": RowConfig(2, 32, 1, cluster=2, staged=1, kept=1, resident=2),
+    "staged and kept by a cluster of three": RowConfig(2, 32, 1, cluster=3, staged=1, kept=1),
     "staged, operands late": RowConfig(4, 32, 1, staged=2, early=False),
     "hints": RowConfig(8, 32, 1, groups=2, load="cs", store="cs"),
     "ring": ringed(4, 64, 1, staged=1, ring=2),
@@ -285,6 +287,18 @@ def test_traffic_of_staged_rows(cluster: int) -> None:
         np.testing.assert_allclose(y.astype(np.float64), softmax(x), rtol=ULPS[bf16])
 
 
+@pytest.mark.parametrize("name", ["two warps, two rows", "cluster, two rows"])
+def test_rows_taken_together_share_weights(name: str) -> None:
+    """Weights and biases are read once for all of them."""
+    config = CONFIGS[name]
+    x = numbers((2 * config.rows, config.columns), bf16)
+    weight, bias = (numbers(x.shape[1:], bf16, seed) for seed in (1, 2))
+    y, program = np.empty_like(x), row_programs.norm(1e-5, centred=True, bias=True)
+    profile = simulated(program, y, x, weight, bias, config=config)
+    weights = 2 * weight.nbytes * len(x) // config.together
+    assert profile.totals["global_load_sectors"] == (x.nbytes + weights) / 32
+
+
 # -- choices ---------------------------------------------------------------------------------------
 @pytest.mark.parametrize("width", [1, 2, 4, 8])
 @pytest.mark.parametrize("height", [1, 100, 1 << 16])
@@ -302,6 +316,27 @@ def test_every_length_is_covered(width: int, height: int, staged: int) -> None:
         spare = turns * config.columns - columns
         assert spare < turns * config.columns / config.vectors or config.lanes == 1
         assert config.staged * config.chunk * staged <= 226 << 10
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_norms_share_rows_among_more_threads(size: int) -> None:
+    """Threads that would be filled hold half; those of many rows read much for two at once."""
+
+    def shared(height: int, columns: int, later: int) -> tuple[int, int, int]:
+        width = 16 // size
+        config = shared_out(height, columns, Traffic(width, size, later, written=size))
+        assert config.lanes * config.vectors * width >= columns
+        return config.lanes, config.groups, config.together
+
+    for columns, lanes in {256: 16, 512: 32, 1024: 64, 2048: 128, 4096: 256}.items():
+        groups = max(128 // lanes, 1)
+        assert shared(1 << 16, columns, 0)[0] == lanes // 2
+        assert shared(1 << 16, columns, size) == (lanes, groups, 1)
+        pairs = lanes > 32
+        assert shared(1 << 16, columns, 2 * size) == (lanes, -(-groups // (1 + pairs)), 1 + pairs)
+        assert shared(1 << 11, columns, 2 * size)[2] == 1
+    assert shared(1 << 16, 768, 2 * size) == (32, 4, 1)
+    assert shared(1 << 16, 1000, 2 * size) == (32, 4, 1)
 
 
 def test_few_rows_are_spread() -> None:
@@ -339,6 +374,17 @@ def test_blocks_with_long_rows_share_a_multiprocessor(columns: int, column_bytes
     assert config.threads <= 512
     shared = columns * column_bytes / config.cluster
     assert config.cluster == 1 or 2 * shared > (128 if column_bytes * width > 16 else 72) << 10
+
+
+@pytest.mark.parametrize(
+    "columns, cluster, kept", [(65544, 3, 2), (98304, 5, 1), (131072, 6, 2), (184320, 8, 2)]
+)
+def test_several_inputs_of_very_long_rows(columns: int, cluster: int, kept: int) -> None:
+    """Three blocks share a multiprocessor, in clusters no larger than registers allow."""
+    config = shared_out(4096, columns, Traffic(8, 4, 4, staged=4))
+    assert (config.cluster, config.kept, config.resident) == (cluster, kept, 3)
+    assert (config.lanes, config.vectors, config.early) == (320, 1, True)
+    assert 3 * (config.staged * config.chunk * 4 + 1536) <= 228 << 10
 
 
 @pytest.mark.parametrize("later", [0, 2, 4])

@@ -14,9 +14,9 @@ from kdsl_fuse.kernels.attention_sm90 import attention_sm90
 from kdsl_fuse.kernels.attention_sm90_config import Sm90AttentionConfig
 from kdsl_fuse.kernels.attention_sm90_plan import choose as choose_attention
 from kdsl_fuse.kernels.gated_sm90 import gated_sm90
-from kdsl_fuse.kernels.gated_sm90_plan import candidates, choose, gated, gelu, silu
+from kdsl_fuse.kernels.gated_sm90_plan import GatedPlan, candidates, choose, gated, gelu, silu
 from kdsl_fuse.kernels.gemm_sm90_config import Sm90Config
-from kdsl_fuse.kernels.gemm_sm90_plan import Sm90Plan
+from kdsl_fuse.kernels.gemm_sm90_plan import Sm90Plan, parse, problem_of
 from kdsl_runtime.assemble import assemble
 
 SIZE = 4096
@@ -45,7 +45,7 @@ def gated_module(plan: Sm90Plan, epilogue: Any, *extras: Any, result: str = "bf1
     return gated_sm90.module(
         matrix, matrix, matrix, kd.spec(result, (SIZE, SIZE)), *extras,
         target="sm_90a", block=plan.config.threads, cluster=plan.cluster,
-        epilogue=epilogue, config=plan.config,
+        epilogue=epilogue, **GatedPlan(plan).statics,
     )  # fmt: skip
 
 
@@ -61,6 +61,24 @@ def test_gated_with_biases(name: str) -> None:
     """Two biases, for which wide tiles need more registers."""
     plan, bias = BIASED[name], kd.spec("bf16", (SIZE, SIZE), strides=(0, 1))
     assert_clean(gated_module(plan, gated(gelu), bias, bias), plan.config.threads)
+
+
+SWAPPED = (  # weights as rows, for 8 to 64 rows of activations
+    "128x8x128 s6 coop1", "128x16x64 s12 coop1", "128x16x128 s6 coop1 c2x1", "128x16x128 s6 ping2",
+    "128x32x128 s5 coop1", "128x64x128 s4 coop1", "256x16x64 s6 coop1", "256x16x128 s3 coop2",
+    "256x64x64 s4 coop2",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", SWAPPED)
+@pytest.mark.parametrize("result, biases", (("bf16", 0), ("bf16", 2), ("f32", 0)))
+def test_gated_with_weights_as_rows(text: str, result: str, biases: int) -> None:
+    """Two blocks of sums in each warp group, results transposed on their way out."""
+    config, swap = parse(f"{text} swap")
+    plan = Sm90Plan(problem_of(config.tile[1], 2 * SIZE, SIZE, kd.bf16), config, swap)
+    extras = [kd.spec("bf16", (SIZE, SIZE), strides=(0, 1))] * biases
+    module = gated_module(plan, gated(silu), *extras, result=result)
+    assert_clean(module, config.threads)
 
 
 def test_gated_to_f32() -> None:

@@ -14,6 +14,7 @@ from covering import first_of_each
 from execution import Executor
 from fuse import attention_runs as attentions
 from fuse import test_gated_sm90 as gateds
+from fuse import test_gated_sm90_swapped as swappeds
 from gpu.test_gemm_sm90_gpu import beside
 from kdsl_fuse.kernels import gemm_sm90_model as model
 from kdsl_fuse.kernels.attention_plan import AttentionPlan
@@ -43,14 +44,16 @@ GATED = {
 }
 
 
-def gated_on(execute: Executor, config: Sm90Config, arrays: list[Array], epilogue: Any) -> Array:
+def gated_on(
+    execute: Executor, config: Sm90Config, arrays: list[Array], epilogue: Any, swap: bool = False
+) -> Array:
     """C of a launch of few blocks."""
     a, gate, _ = arrays[:3]
     c = np.full((a.shape[0], gate.shape[0]), 77, BF16)
-    both = Sm90Plan(model.Problem(c.shape[0], 2 * c.shape[1], a.shape[1]), config, False, BLOCKS)
+    both = Sm90Plan(model.Problem(c.shape[0], 2 * c.shape[1], a.shape[1]), config, swap, BLOCKS)
     return execute(
         gated_sm90, both.grid, config.threads, *arrays[:3], c, *arrays[3:],
-        cluster=both.cluster, epilogue=epilogue, config=config,
+        cluster=both.cluster, epilogue=epilogue, config=config, swap=swap,
     )[3]  # fmt: skip
 
 
@@ -65,6 +68,18 @@ def test_gated(execute: Executor, name: str) -> None:
         rows = [np.broadcast_to(np.linspace(-1, 1, 200).astype(BF16), c.shape)] * 2
         c = gated_on(execute, GATED[name], [*arrays, *rows], gated(silu))
         gateds.assert_close(c, gateds.exact(*arrays, rows[0][0], rows[1][0]))
+
+
+@pytest.mark.parametrize("name", beside(swappeds.CONFIGS, swappeds.CONFIGS))
+def test_gated_with_weights_as_rows(execute: Executor, name: str) -> None:
+    """Each schedule of few rows, the product of both sums, with weights along either mode."""
+    a, gate, up = arrays = gateds.operands(24, 264, 200)
+    g, u = (a.astype(np.float64) @ w.astype(np.float64).T for w in (gate, up))
+    c = gated_on(execute, swappeds.CONFIGS[name], arrays, product, swap=True)
+    gateds.assert_close(c, g * u)
+    turned = [np.ascontiguousarray(x.T).T for x in arrays]
+    c = gated_on(execute, swappeds.CONFIGS[name], turned, product, swap=True)
+    gateds.assert_close(c, g * u)
 
 
 PROBLEM = AttentionProblem(batch=1, heads=2, key_heads=1, queries=140, keys=500, dim=64)

@@ -154,14 +154,18 @@ def _drawn_pair(rng: random.Random) -> dict[str, Any]:
     given = _drawn_sm90(rng)
     config, (m, n, k) = given["config"], given["sizes"]
     majors = rng.choice(((1, 1), (1, 1), (0, 0), (0, 1), (1, 0)))
-    shares = 16 * config["cluster"][0]
-    columns = shares * rng.randint(1, 64 // shares) if majors[1] else 128
-    config |= {"tile": (config["tile"][0], columns, 64), "peers": 1, "splits": 1}
+    swap, (rows, columns, _) = rng.random() < 0.4, config["tile"]
+    if swap:  # rows of both weights
+        rows, m, n = 2 * rows, n, m
+    else:
+        shares = 16 * config["cluster"][0]
+        columns = shares * rng.randint(1, 64 // shares) if majors[1] else 128
+    config |= {"tile": (rows, columns, 64), "peers": 1, "splits": 1}
     m, n = (x if major else -(-x // 8) * 8 for x, major in zip((m, n), majors, strict=True))
     return {
         "make": pair90, "config": config, "sizes": (m, n, k), "majors": majors,
         "clusters": given["clusters"], "result": rng.choice((BF16, F32)),
-        "tail": rng.random() < 0.5,
+        "tail": rng.random() < 0.5, "swap": swap,
     }  # fmt: skip
 
 

@@ -205,13 +205,14 @@ def pair90(
     result: Any = BF16,
     majors: tuple[int, int] = (1, 1),
     tail: bool = False,
+    swap: bool = False,
 ) -> Launch:
     """A gated pair of products by `gated_sm90`."""
     together = config.blocks_together
+    statics = {"epilogue": gated(silu), "config": config, "swap": swap}
     return Launch(
         gated_sm90, clusters * together, config.threads, _pair(sizes, result, majors, tail),
-        {"epilogue": gated(silu), "config": config}, (together, 1, 1) if together > 1 else None,
-        overlap=True,
+        statics, (together, 1, 1) if together > 1 else None, overlap=True,
     )  # fmt: skip
 
 
@@ -272,4 +273,11 @@ def gated_pairs() -> dict[str, Launch]:
         "gated90/all along M and N": pair90(
             Sm90Config((64, 128, 64), 2, consumers=1), (72, 64, 200), majors=(0, 0)
         ),
-    }
+        "gated90/cluster of rows, swapped, tail": pair90(
+            Sm90Config((128, 16, 32), 2, consumers=1, cluster=(2, 1)), (16, 136, 136),
+            tail=True, swap=True,
+        ),
+        "gated90/two groups, swapped, f32": pair90(
+            Sm90Config((256, 16, 32), 2), (24, 130, 136), result=F32, swap=True
+        ),
+    }  # fmt: skip

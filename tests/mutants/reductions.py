@@ -167,6 +167,9 @@ def _held_rows() -> dict[str, Launch]:
         ),
         "rows/warp": row_wise("softmax", RowConfig(2, 32, 2, groups=2), (5, 120), online=True),
         "rows/two warps": row_wise("layer_norm", RowConfig(4, 64, 1, groups=2), (3, 200)),
+        "rows/two warps, two rows": row_wise(
+            "layer_norm", RowConfig(4, 64, 1, groups=2, together=2), (5, 200)
+        ),
         "rows/three warps": row_wise(
             "softmax", RowConfig(8, 96, 1, groups=2, early=False), (3, 600), dtype=BF16
         ),
@@ -204,6 +207,13 @@ def _long_rows() -> dict[str, Launch]:
             "layer_norm",
             RowConfig(8, 32, 1, partial=False, staged=1, kept=1, resident=2),
             (2, 456),
+            dtype=BF16,
+            online=True,
+        ),
+        "rows/staged and kept by a cluster of three": row_wise(
+            "layer_norm",
+            RowConfig(8, 32, 1, partial=False, cluster=3, staged=1, kept=2, resident=3),
+            (2, 2104),
             dtype=BF16,
             online=True,
         ),

@@ -67,7 +67,8 @@ class TmaOperand:
         rows, self.depth = tile
         self.rows = rows
         self.part = rows // share.count
-        self.shared = _stages(tensor, tile, stages, name) if into is None else into
+        panel = self.part if share.count > 1 else None
+        self.shared = _stages(tensor, tile, stages, name, panel) if into is None else into
         self.bytes = rows * self.depth * tensor.dtype.bytes
         self.rest = len(tensor.layout) - 2
         self.share, self.cache = share, cache
@@ -107,19 +108,21 @@ class TmaPair:
         stages: int,
         *,
         name: str,
+        share: TileShare = ALONE,
         **options: Any,
     ) -> None:
         first, second = tensors
         if first.dtype is not second.dtype or contiguous_mode(first) != contiguous_mode(second):
             raise unlike(first, second)
         half = tile[0] // 2, tile[1]
-        self.shared = _stages(first, tile, stages, name, panel=half[0])
+        self.shared = _stages(first, tile, stages, name, half[0] // share.count)
         self.halves = [
             TmaOperand(
-                tensor, half, stages, name=name, into=self.shared.tile(half, (i, 0)), **options
+                tensor, half, stages,
+                name=name, share=share, into=self.shared.tile(half, (i, 0)), **options,
             )
             for i, tensor in enumerate(tensors)
-        ]
+        ]  # fmt: skip
         self.bytes = sum(half.bytes for half in self.halves)
 
     def prefetch(self) -> None:

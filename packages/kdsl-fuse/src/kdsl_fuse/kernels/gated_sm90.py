@@ -2,7 +2,8 @@
 
 The main loop is the GEMM's (`gemm_sm90`). Half of each tile's columns are of Wg and half of Wu, as
 two TMA copies bring them side by side into a stage, so that the weights stay as they are and each
-thread holds the gate and the value of the same results.
+thread holds the gate and the value of the same results. With `swap` half of the tile's rows are:
+A's few rows are then the columns, of which the matrix instruction takes as few as eight.
 """
 
 from __future__ import annotations
@@ -20,22 +21,30 @@ def gated_sm90(
     *extras: kd.Tensor,
     epilogue: kd.Static,
     config: kd.Static,
+    swap: kd.Static = False,
 ):
     """C = epilogue(A · Wgᵀ, A · Wuᵀ, extras…); extras (m, n), broadcast by strides of 0.
 
-    `config.tile` is (M, N, K) of both products together: N / 2 columns of C. Neither `splits` nor
-    `peers`, since the parts of two sums cannot be added behind the epilogue.
+    `config.tile` is (M, N, K) of both products together: N / 2 columns of C or, with `swap`, M / 2
+    rows of Cᵀ. Neither `splits` nor `peers`, since the parts of two sums cannot be added behind the
+    epilogue.
     """
-    config.check_pairs()
-    tile_m, both, tile_k = config.tile
-    columns = both // 2
-    ring = config.operand_ring(A, (Wg, Wu))
-    work = config.scheduler(
-        kd.ceil_div(C.shape, (tile_m, columns)), kd.ceil_div(A.shape[1], tile_k)
-    )
-    mma = config.tiled_mma(A, Wg, kd.f32)
+    along = 0 if swap else 1  # the mode of tiles that is half of Wg, half of Wu
+    config.check_pairs(along)
+    tile_m, tile_n, tile_k = config.tile
+    tile = (tile_m // 2, tile_n) if swap else (tile_m, tile_n // 2)
+    results, *operands = map(transposed, (C, *extras)) if swap else (C, *extras)
+    sides = ((Wg, Wu), A) if swap else (A, (Wg, Wu))
+    ring = config.operand_ring(*sides)
+    work = config.scheduler(kd.ceil_div(results.shape, tile), kd.ceil_div(A.shape[1], tile_k))
+    mma = config.tiled_mma(*((Wg, A) if swap else (A, Wg)), kd.f32)
     group = config.warp_group()
     out = kd.collective.PairedOutput(
-        C, (tile_m, columns), group, epilogue, extras, accumulator=kd.f32
+        results, tile, group, epilogue, operands, along=along, accumulator=kd.f32
     )
     compute_tiles(config, mma, ring, work, group, out)
+
+
+def transposed(matrix):
+    """The matrix with its modes swapped."""
+    return matrix.with_layout(kd.select(matrix.layout, 1, 0))

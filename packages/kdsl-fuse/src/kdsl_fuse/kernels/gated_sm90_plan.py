@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
@@ -31,13 +32,19 @@ CROWDED = 128  # accumulators of a thread that leave too few of 168 registers fo
 class GatedPlan:
     """One way to compute C[m, n] = f(A[m, k] · Wg[n, k]ᵀ, A · Wuᵀ).
 
-    `both` plans the tiles of the two products side by side, as one of 2 n columns.
+    `both` plans the tiles of the two products side by side, as one of 2 n columns, with `swap`
+    transposed.
     """
 
     both: Sm90Plan
 
     def __str__(self) -> str:
         return str(self.both)
+
+    @property
+    def statics(self) -> dict[str, Any]:
+        """What the kernel is specialised for, beside the epilogue."""
+        return {"config": self.both.config, "swap": self.both.swap}
 
     @cached_property
     def launch(self) -> Any:
@@ -61,7 +68,7 @@ class GatedPlan:
         Extras have C's shape, perhaps by broadcasting. Operands that TMA cannot address are copied.
         """
         operands = addressable((a, gate, up))
-        self.launch(*operands, c, *extras, epilogue=epilogue, config=self.both.config)
+        self.launch(*operands, c, *extras, epilogue=epilogue, **self.statics)
 
 
 @cache
@@ -103,6 +110,12 @@ _LARGE = (  # worth measuring beside what the model finds
     Sm90Config((128, 128, 64), 2, "pingpong", cluster=(2, 1)),
     Sm90Config((64, 256, 64), 2, "pingpong", registers=ROOM),
 )
+_SWAPPED = (  # rows of both weights in a tile, warp groups, schedule
+    (128, 1, "cooperative"),
+    (128, 2, "pingpong"),
+    (256, 2, "cooperative"),
+)
+_ALIKE = 1.03  # times the least cycles, of plans that the model cannot rank
 
 
 def choose(
@@ -117,12 +130,13 @@ def choose(
 ) -> GatedPlan:
     """The plan for C (m, n), f16 or bf16 operands; results are of `dtype` unless `result` differs.
 
-    The model's first choice; where each multiprocessor gets several tiles, warp groups take turns,
-    so that the activations of one tile hide behind the products of the next. `extras` says whether
-    the epilogue reads any, for which threads need registers.
+    The model's first choice. Of few rows it streams the weights; of more, where each multiprocessor
+    gets several tiles, warp groups take turns, so that the activations of one tile hide behind the
+    products of the next. `extras` says whether the epilogue reads any, for which threads need
+    registers.
     """
-    first = _first(m, n, k, dtype, result, multiprocessors)
-    plan = GatedPlan(by_turns(first.both))
+    first = _first(m, n, k, dtype, result, multiprocessors).both
+    plan = GatedPlan(streaming(first) if m <= NARROW else by_turns(first))
     return plan.with_room() if extras else plan
 
 
@@ -146,18 +160,43 @@ def candidates(
 ) -> list[GatedPlan]:
     """The `limit` plans that the model finds fastest, then others that some products may prefer.
 
-    Plans that differ only in the depth of their rings count once, with the deepest.
+    Plans that differ only in the depth of their rings count once, with the deepest. Those of few
+    rows come again streaming their weights, and then as many that give the weights the side of the
+    rows.
     """
-    problem = problem_of(m, n, k, dtype, result)
-    both = replace(problem, n=2 * n)
+    both = replace(problem_of(m, n, k, dtype, result), n=2 * n)
     first = deepest_rings(filter(_takes_pairs, ranked(both, multiprocessors)), limit)
-    large = (model.fit(config, both, 1) for config in (_LARGE if m > 64 else ()))
-    others = (Sm90Plan(both, config, False, multiprocessors) for config in large if config)
-    streamed = map(streaming, first if m <= NARROW else ())
-    return [GatedPlan(plan) for plan in (*deepest_rings([*first, *others]), *streamed)]
+    if m <= NARROW:
+        plans = [*first, *map(streaming, first), *_swapped(both, multiprocessors)[:limit]]
+    else:
+        large = (model.fit(config, both, 1) for config in _LARGE)
+        others = (Sm90Plan(both, config, False, multiprocessors) for config in large if config)
+        plans = deepest_rings([*first, *others])
+    return [GatedPlan(plan) for plan in plans]
 
 
 def _takes_pairs(plan: Sm90Plan) -> bool:
     c = plan.config
     whole = c.peers * c.splits == 1 and not plan.swap
     return whole and c.tile[1] % (16 * c.cluster[0]) == 0
+
+
+def _swapped(both: model.Problem, multiprocessors: int) -> list[Sm90Plan]:
+    """Plans whose tiles have rows of weights, and all rows of A as columns; they stream weights.
+
+    The model tells few of them apart: those that it finds as fast as its first stay in the order of
+    what was fastest for the GEMM, one block with long rows in as many stages as fit.
+    """
+    side, columns = both.swapped, -(-both.m // 8) * 8
+    clusters = ((1, 1), (2, 1)) if columns % 16 == 0 else ((1, 1),)
+    cycles = {}
+    for blocks, cluster, depth, (rows, consumers, schedule) in itertools.product(
+        (1, 2), clusters, (128, 64), _SWAPPED
+    ):
+        config = Sm90Config((rows, columns, depth), 2, schedule, consumers, cluster=cluster)
+        fitted = model.fit(config, side, blocks)
+        if fitted is not None:
+            cycles[fitted] = model.cycles(side, fitted, multiprocessors)
+    alike = _ALIKE * min(cycles.values())
+    order = sorted(cycles, key=lambda config: max(cycles[config], alike))
+    return [streaming(Sm90Plan(both, config, True, multiprocessors)) for config in order]

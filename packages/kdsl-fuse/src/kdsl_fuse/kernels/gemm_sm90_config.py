@@ -173,13 +173,20 @@ class Sm90Config:
                 fix=f"rows of up to {WIDEST} fit; leave `splits` and `peers` out",
             )
 
-    def check_pairs(self) -> None:
-        """Refuse what two products in one tile cannot have: halves of odd eights, parts of K."""
-        shares = 16 * self.cluster[0]
-        if self.tile[1] % shares or self.peers * self.splits > 1:
+    def check_pairs(self, along: int = 1) -> None:
+        """Refuse what two products that lie along a mode of one tile cannot have.
+
+        That is parts of K, along M warp groups with an odd number of blocks of 64 rows, and along N
+        halves that the blocks of a cluster cannot load in eights.
+        """
+        mode, each, sharer, count = (
+            ("M", 128, "warp group that shares it", self.readers),
+            ("N", 16, "block that loads a part", self.cluster[0]),
+        )[along]
+        if self.tile[along] % (each * count) or self.peers * self.splits > 1:
             raise kd.ArgumentError(
-                f"two products share a tile whose N is a multiple of 16 for each block loading a "
-                f"part of it ({shares}), with neither splits nor peers, got the tile {self.tile}, "
+                f"two products share a tile whose {mode} is a multiple of {each} for each {sharer} "
+                f"({each * count}), with neither splits nor peers, got the tile {self.tile}, "
                 f"{self.splits} splits and {self.peers} peers",
                 code="K940",
                 fix="round the tile, and leave K whole",

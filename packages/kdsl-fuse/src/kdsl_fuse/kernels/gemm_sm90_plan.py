@@ -41,14 +41,21 @@ class Sm90Plan:
         return " ".join([*words, f"g{c.group}", *["swap"] * self.swap])
 
     @property
+    def side(self) -> model.Problem:
+        """The product as the kernel sees it."""
+        return self.problem.swapped if self.swap else self.problem
+
+    @property
+    def cycles(self) -> float:
+        """What the model predicts."""
+        return model.cycles(self.side, self.config, self.multiprocessors)
+
+    @property
     def tiles(self) -> int:
         """Tiles of C."""
-        m, n = self.problem.m, self.problem.n
-        if self.swap:
-            m, n = n, m
-        (tile_m, tile_n, _), (cm, cn) = self.config.tile, self.config.cluster
-        rows, columns = -(-m // (tile_m * cm)) * cm, -(-n // (tile_n * cn)) * cn
-        return rows * columns * self.problem.batch
+        side, (tile_m, tile_n, _), (cm, cn) = self.side, self.config.tile, self.config.cluster
+        rows, columns = -(-side.m // (tile_m * cm)) * cm, -(-side.n // (tile_n * cn)) * cn
+        return rows * columns * side.batch
 
     @property
     def grid(self) -> int:
@@ -214,10 +221,10 @@ def by_turns(plan: Sm90Plan) -> Sm90Plan:
     Where each multiprocessor gets several tiles, that hides the tail: on an H200 GEMM + bias + GELU
     was 3 to 18 % faster so than with any other configuration.
     """
-    problem = plan.problem.swapped if plan.swap else plan.problem
-    if not problem.by_tma:
+    side = plan.side
+    if not side.by_tma:
         return plan
-    configs = (model.fit(config, problem, 1) for config in _turns(problem.element_bytes))
+    configs = (model.fit(config, side, 1) for config in _turns(side.element_bytes))
     plans = [replace(plan, config=config) for config in configs if config is not None]
     several = [turns for turns in plans if turns.tiles >= 2 * plan.multiprocessors]
     return min(several, key=_turn_products, default=plan)
@@ -255,8 +262,7 @@ def streaming(plan: Sm90Plan) -> Sm90Plan:
 
     On an H200 that was 1 to 4 % faster for products of up to `NARROW` rows or columns.
     """
-    problem = plan.problem.swapped if plan.swap else plan.problem
-    once = ("evict_first", None) if problem.m > problem.n else (None, "evict_first")
+    once = ("evict_first", None) if plan.side.m > plan.side.n else (None, "evict_first")
     return replace(plan, config=replace(plan.config, caches=once, fetch=128))
 
 

@@ -118,15 +118,9 @@ def plan_of(problem: Problem, config: Config) -> Sm90Plan:
     return Sm90Plan(problem_of(*_sizes(problem), *types_of(problem)), *chosen_by(config))
 
 
-def cycles(plan: Sm90Plan) -> float:
-    """What the model predicts."""
-    side = plan.problem.swapped if plan.swap else plan.problem
-    return model.cycles(side, plan.config, plan.multiprocessors)
-
-
 def predicted(problem: Problem, config: Config) -> float:
     """The model's cycles of a configuration."""
-    return cycles(plan_of(problem, config))
+    return plan_of(problem, config).cycles
 
 
 def known_types(problem: Problem, config: Config) -> str | None:

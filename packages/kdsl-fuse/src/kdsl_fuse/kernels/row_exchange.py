@@ -35,6 +35,27 @@ def reduced(
     return tuple(made)
 
 
+class SideBySide:
+    """A phase of several rows: their states one behind the other."""
+
+    def __init__(self, phase: Any, rows: int) -> None:
+        self.phase, self.rows = phase, rows
+
+    def identity(self, dtype: Any) -> tuple[Any, ...]:
+        """The states of no elements."""
+        return tuple(self.phase.identity(dtype)) * self.rows
+
+    def combine(self, a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The states of both, row by row."""
+        pairs = zip(self.split(a), self.split(b), strict=True)
+        return tuple(x for pair in pairs for x in self.phase.combine(*pair))
+
+    def split(self, states: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        """Each row's state."""
+        each = len(states) // self.rows
+        return [states[row * each : (row + 1) * each] for row in range(self.rows)]
+
+
 class Totals(ABC):
     """Combines what each thread found in its part of a row; all of them get the total.
 
@@ -46,6 +67,13 @@ class Totals(ABC):
         self.lanes, self.groups, self.cluster = config.lanes, config.groups, config.cluster
         self.warps = -(-config.lanes // WARP)
         self.slots = self.warps * self.cluster
+
+    def totals(self, number: int, phase: Any, states: list[tuple[Any, ...]]) -> list[Any]:
+        """The combined states of the threads of each row that they take together."""
+        if len(states) == 1:
+            return [self.total(number, phase, states[0])]
+        rows = SideBySide(phase, len(states))
+        return rows.split(self.total(number, rows, tuple(x for row in states for x in row)))
 
     def total(self, number: int, phase: Any, state: tuple[Any, ...]) -> tuple[Any, ...]:
         """The combined states of a row's threads. `number` counts phases."""

@@ -85,7 +85,7 @@ class Turns:
     def look_ahead(self, part: Any) -> None:
         """Read the epilogue's operands of a turn, so that they come in time."""
         if self.config.early and self.config.staged:
-            self.ahead = self.operands.extras_of(self.row, part)
+            (self.ahead,) = self.operands.extras_of(part)
 
     @kd.func
     def write(self, stats):
@@ -103,7 +103,7 @@ class Turns:
     def _write(self, part: Any, read: Any, stats: Any, after: Any) -> None:
         own = self.ahead
         if own is None:
-            own = self.operands.extras_of(self.row, part)
+            (own,) = self.operands.extras_of(part)
         elif after is not None:
             self.look_ahead(after)
         if read is None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import kdsl_core as kd
+from kdsl_core.layout import leaves
 from kdsl_fuse.kernels.row_exchange import WARP, Exchange, reduced
 from kdsl_fuse.kernels.row_programs import RowProgram
 from kdsl_fuse.kernels.row_ring import take_from_rings
@@ -23,11 +24,12 @@ class RowConfig:
 
     `lanes` threads of each of `cluster` blocks hold a row, `vectors` times `width` neighbouring
     elements each: a power of two up to 32, or whole warps. A block has `groups` such groups of
-    threads, and each takes `together` rows at a time. `ragged` says that the last of a thread's
-    vectors may lie behind the row's end, `partial` that the last block has too few rows. Rows that
-    are too long to be held are `streamed`: read again for each phase and for the results; or they
-    are `staged` in shared memory, so many times `columns` of them, and read there, while `kept`
-    times `columns` behind them stay in registers: no more turns than the row needs.
+    threads, and each takes `together` rows at a time, which share operands of the epilogue.
+    `ragged` says that the last of a thread's vectors may lie behind the row's end, `partial` that
+    the last block has too few rows. Rows that are too long to be held are `streamed`: read again
+    for each phase and for the results; or they are `staged` in shared memory, so many times
+    `columns` of them, and read there, while `kept` times `columns` behind them stay in registers:
+    no more turns than the row needs.
     Staged rows may come through a `ring` of so many turns for each of the `groups`: `clusters` then
     stay, and take one row after another, while a warp behind the others copies ahead.
     `early` reads operands of the epilogue before the reductions, of staged rows a turn ahead. With
@@ -131,11 +133,10 @@ def rows(*arrays: kd.Tensor, program: kd.Static, config: kd.Static):
 
 def hold(program, operands, share, exchange):
     """Rows that stay in registers from their reading to their writing."""
-    turns = range(share.config.vectors)
     labels = [operands.labels(row, share) for row in share.rows]
     read = [operands.read(row, share) for row in share.rows]
     if share.config.early:
-        extras = [[operands.extra(row, v, share) for v in turns] for row in share.rows]
+        extras = operands.extras_of(share)
     picked = [operands.picked(row, *label) for row, label in zip(share.rows, labels, strict=True)]
     values = [[operands.values(vector) for vector in vectors] for vectors in read]
     stats = [() for _ in share.rows]
@@ -144,15 +145,15 @@ def hold(program, operands, share, exchange):
             share.reduced(phase, vectors, found)
             for vectors, found in zip(values, stats, strict=True)
         ]
-        totals = [exchange.total(number, phase, state) for state in states]
+        totals = exchange.totals(number, phase, states)
         stats = [
             (*found, *phase.finish(state, share.count, found))
             for found, state in zip(stats, totals, strict=True)
         ]
     if not share.config.early:
-        extras = [[operands.extra(row, v, share) for v in turns] for row in share.rows]
+        extras = operands.extras_of(share)
     for r, row in enumerate(share.rows):
-        for v in turns:
+        for v in range(share.config.vectors):
             operands.write(row, v, share, values[r][v], extras[r][v], stats[r])
         operands.write_row(row, share, stats[r], labels[r][0], picked[r])
 
@@ -265,15 +266,23 @@ class Operands:
         elements = zip(*read, strict=True)
         return [kd.as_scalar(self.program.prologue(*map(widened, each))) for each in elements]
 
-    def extra(self, row: Any, v: int, share: Share) -> list[list[Any]]:
-        """A vector of each operand of the epilogue."""
-        inside = share.inside(row, v)
-        return [neighbours(x, (row, share.column(v)), 1, share.config.width, inside)
-                for x in self.extras]  # fmt: skip
+    def extras_of(self, share: Share) -> list[list[list[list[Any]]]]:
+        """Each row's vectors of each operand of the epilogue; what all rows share is read once."""
+        vectors, found = range(share.config.vectors), []
+        for row in share.rows:
+            shared = found[0] if found else [None] * len(vectors)
+            found.append([self._extra(row, v, share, shared[v]) for v in vectors])
+        return found
 
-    def extras_of(self, row: Any, share: Share) -> list[list[list[Any]]]:
-        """Vectors of each operand of the epilogue."""
-        return [self.extra(row, v, share) for v in range(share.config.vectors)]
+    def _extra(self, row: Any, v: int, share: Share, shared: Any) -> list[list[Any]]:
+        """A vector of each operand of the epilogue: of rows behind the first one as it has it."""
+        place, inside = (row, share.column(v)), share.inside(row, v)
+        return [
+            shared[i]
+            if shared and alike_in_all_rows(x)
+            else neighbours(x, place, 1, share.config.width, inside)
+            for i, x in enumerate(self.extras)
+        ]
 
     def write_vectors(self, row: Any, share: Share, read: Any, extras: Any, stats: Any) -> None:
         """Compute and write vectors of each output."""
@@ -320,6 +329,11 @@ def matrix(x: Any, tail: int) -> Any:
     """A tensor whose leading modes, all but the last `tail`, are one."""
     lead = len(x.shape) - tail
     return x if lead == 1 else x.group(0, lead)
+
+
+def alike_in_all_rows(x: Any) -> bool:
+    """Whether a matrix is known to be one row, broadcast."""
+    return all(isinstance(step, int) and step == 0 for step in leaves(x.stride[0]))
 
 
 def both(first: Any, second: Any) -> Any:

@@ -18,14 +18,17 @@ _HELD_BYTES = 128  # of inputs that a thread has under way, and of values that i
 _VALUE_BYTES = 4
 _HELD_LANES = 256  # of a row that is held: a longer one is taken in turns
 _EARLY_BYTES = 192  # that a thread of a row's only warp has under way, with operands behind it
+_EARLY_ROW_BYTES = 16 << 10  # of many warps that hold half as much
 _LIGHT_BYTES = 2  # of a column's operands behind the reductions: one of 16 bits, or none
 _SHARED_BYTES = 228 << 10  # of a multiprocessor
 _OWN_BYTES = 1280  # of each block of it: what the driver takes, and barriers
 _TOTAL_BYTES = 12  # of a warp of the row: three numbers of a phase, or one or two of each of two
 _BARRIER_BYTES = 8
+_FULL_THREADS = 8192  # of a multiprocessor, one behind the other: two rows each leave it full
 _PLACED = 2  # blocks of a cluster for which every multiprocessor has a place (docs/facts.md)
 _THIRD_BYTES = 72 << 10  # of a block's part of a row, of which three share a multiprocessor
 _HALF_BYTES = 128 << 10  # of two, with what is kept in registers
+_ROOMY_LANES = 320  # of three blocks: each has 64 registers
 _KEPT_BYTES = 64  # of a part, in each thread's registers
 _ROWS_OF_A_RING = 4  # at least, that pay for its start
 _WAVES, _FEWER_WAVES = 16, 4  # of clusters whose rows come through rings
@@ -117,18 +120,14 @@ def _held(
 ) -> RowConfig:
     """Rows in registers, or streamed where a cluster has too few.
 
-    More than four warps hold half as much each, if each column has a result and little comes behind
-    the reductions: so few registers let 2048 threads share a multiprocessor. Operands behind the
-    reductions are read before them where few bytes are under way then, and registers are not few;
-    more may be where a row has a single warp.
+    Threads may hold half as much, see `_halved`.
     """
     width, each = traffic.width, traffic.vectors
     vectors = max(-(-columns // width), 1)
     lanes = _lanes(-(-vectors // (each * cluster)), vectors)
-    light = traffic.written and traffic.later <= _LIGHT_BYTES
-    halved = light and cluster == 1 and each > 1 and 4 * WARP < lanes <= _HELD_LANES
-    if halved:
-        lanes = _lanes(-(-vectors // (each // 2)), vectors)
+    if cluster == 1 and each > 1 and _halved(vectors, lanes, traffic):
+        each //= 2
+        lanes = _lanes(-(-vectors // each), vectors)
     streamed = lanes > _MOST_LANES
     lanes = min(lanes, _MOST_LANES)
     held = each if streamed else -(-vectors // (lanes * cluster))
@@ -137,11 +136,36 @@ def _held(
         ragged=held * lanes * cluster * width != columns,
     )  # fmt: skip
     if cluster == 1 and not streamed:
-        config = _together(config, height, each, multiprocessors)
-    under_way = width * config.vectors * config.together * (traffic.read + traffic.later)
-    few = under_way <= (_EARLY_BYTES if lanes <= WARP else _HELD_BYTES)
-    early = streamed or (few and not halved)
+        config = _together(config, height, each, traffic, multiprocessors)
+    early = streamed or _early(config, traffic, halved=each < traffic.vectors)
     return replace(config, partial=height % config.rows != 0, early=early)
+
+
+def _halved(vectors: int, lanes: int, traffic: Traffic) -> bool:
+    """Whether threads do better with half of what they could hold, where columns have results.
+
+    Up to four warps do that would be filled and read operands behind the reductions: twice as many
+    threads wait for these. More do if operands are few: so few registers let 2048 threads share a
+    multiprocessor.
+    """
+    if not traffic.written:
+        return False
+    if lanes <= _BLOCK:
+        return traffic.later > 0 and vectors == lanes * traffic.vectors
+    return traffic.later <= _LIGHT_BYTES and lanes <= _HELD_LANES
+
+
+def _early(config: RowConfig, traffic: Traffic, halved: bool) -> bool:
+    """Whether operands behind the reductions are read before them.
+
+    They are where few bytes are under way then; more may be where a row has a single warp, or few
+    that hold half as much. Where many do, registers are few.
+    """
+    each = config.width * config.vectors
+    under_way = each * (config.together * traffic.read + traffic.later)
+    if halved:
+        return config.lanes <= _BLOCK or config.lanes * under_way <= _EARLY_ROW_BYTES
+    return under_way <= (_EARLY_BYTES if config.lanes <= WARP else _HELD_BYTES)
 
 
 def _streamed(traffic: Traffic, vectors: int, height: int, multiprocessors: int) -> RowConfig:
@@ -182,15 +206,19 @@ def _staged(height: int, columns: int, traffic: Traffic, multiprocessors: int) -
     """Rows in shared memory, if they fit: so many blocks a row that three share a multiprocessor.
 
     One part is then copied while another is reduced and a third written. Two parts of several
-    inputs are better than three, as clusters are smaller: they are larger than half of the shared
-    memory, and threads keep the rest. A thread takes 16 elements in a turn, as it gets along with
-    the 40 registers of three blocks of 512 then, and half as much of such parts. With several
-    operands of 16 bits behind the reductions half as many threads take twice as much.
+    inputs are better than three, where a row has two of them at most: they are larger than half of
+    the shared memory, and threads keep the rest. A thread takes 16 elements in a turn, as it gets
+    along with the 40 registers of three blocks of 512 then, and half as much of such parts. With
+    several operands of 16 bits behind the reductions half as many threads take twice as much.
     """
     width, column_bytes = traffic.width, traffic.staged
     if not column_bytes:
         return None
     several = traffic.several
+    if several and columns * column_bytes > _PLACED * _HALF_BYTES:
+        thirds = _in_thirds(columns, traffic)
+        if thirds:
+            return thirds
     most, cluster = _HALF_BYTES if several else _THIRD_BYTES, 1
     while cluster < _MOST_BLOCKS and (
         columns * column_bytes > cluster * most or 2 * height * cluster <= multiprocessors
@@ -208,6 +236,19 @@ def _staged(height: int, columns: int, traffic: Traffic, multiprocessors: int) -
         kept = found.kept * each * width * column_bytes
         if kept == 0 or (large and resident == 2 and kept <= _KEPT_BYTES):
             return found if large or heavy else replace(found, resident=0)
+    return None
+
+
+def _in_thirds(columns: int, traffic: Traffic) -> RowConfig | None:
+    """Three parts on a multiprocessor, larger than a third of its shared memory: threads keep some.
+
+    In as small a cluster as can be.
+    """
+    for cluster in range(_PLACED + 1, _MOST_BLOCKS + 1):
+        config = RowConfig(traffic.width, _ROOMY_LANES, 1, cluster=cluster, early=True)
+        found = staged_by(config, columns, traffic.staged, 3)
+        if found.kept * found.width * traffic.staged <= _KEPT_BYTES:
+            return found
     return None
 
 
@@ -260,14 +301,25 @@ def _lanes(needed: int, vectors: int) -> int:
     return int(max(line, 1 << (needed - 1).bit_length()))
 
 
-def _together(config: RowConfig, height: int, each: int, multiprocessors: int) -> RowConfig:
-    """Rows that a block shares among its threads, and that a thread takes one behind the other."""
-    groups = max(_BLOCK // config.lanes, 1)
-    while groups * config.lanes > WARP and groups > 1 and height < groups * multiprocessors:
-        groups //= 2
-    together = 1
+def _together(
+    config: RowConfig, height: int, each: int, traffic: Traffic, multiprocessors: int
+) -> RowConfig:
+    """Rows that a block shares among its threads, and that a thread takes together.
+
+    Short rows are, so that a thread has enough under way; and two of several warps for which more
+    operands are read behind the reductions, once for both, than before.
+    """
+    groups, together = max(_BLOCK // config.lanes, 1), 1
     if config.lanes <= WARP:
         together = min(max(each // config.vectors, 1), _MOST_TOGETHER)
-        while together > 1 and height < 4 * groups * together * multiprocessors:
-            together //= 2
+    elif (
+        each < traffic.vectors
+        and traffic.later > traffic.read
+        and (height * config.lanes >= _FULL_THREADS * multiprocessors)
+    ):
+        groups, together = max(groups // 2, 1), 2
+    while groups * config.lanes > WARP and groups > 1 and height < groups * multiprocessors:
+        groups //= 2
+    while together > 1 and height < 4 * groups * together * multiprocessors:
+        together //= 2
     return replace(config, groups=groups, together=together)

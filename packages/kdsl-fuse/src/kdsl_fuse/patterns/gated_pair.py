@@ -181,14 +181,15 @@ def _on_hopper(
     from kdsl_fuse.kernels.gemm_sm90_plan import MULTIPROCESSORS
 
     count = options.chip.multiprocessors if options.chip else MULTIPROCESSORS
-    plan = choose(*sizes, a.dtype, output.dtype, multiprocessors=count, extras=reads).both
+    gated = choose(*sizes, a.dtype, output.dtype, multiprocessors=count, extras=reads)
+    plan = gated.both
     return {
         "name": "gated_sm90",
         "kernel": gated_sm90,
         "grid": (plan.grid,),
         "block": (plan.config.threads,),
         "cluster": plan.cluster,
-        "statics": {"epilogue": tail, "config": plan.config},
+        "statics": {"epilogue": tail, **gated.statics},
         "summary": str(plan),
         "overlap": True,
         "preparation": Addressable(),
