@@ -36,6 +36,7 @@ class A:
 @pytest.fixture(autouse=True)
 def _own_notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KDSL_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(meanings, "library_digest", lambda: "this")
     forget()
 
 
@@ -86,6 +87,24 @@ def test_an_edit_counts_whatever_the_time_says(tmp_path: Path) -> None:
         found.append([meaning_of(function, taken) for function in made])
     before, after = found
     assert before[:2] == after[:2] and before[2] != after[2] and notes(tmp_path) == 1
+
+
+@pytest.mark.parametrize("digest", ["another", None])
+def test_another_kdsl_looks_itself(
+    digest: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may spell a tree in another way; one that was edited while it runs notes nothing."""
+    path = tmp_path / "kernels.py"
+    path.write_text(TEXT)
+    made, text = functions(str(path))
+    meaning_of(made[0], text)
+    before = [note.read_bytes() for note in tmp_path.glob("cache/v*/notes/*")]
+    forget()
+    monkeypatch.setattr(meanings, "library_digest", lambda: digest)
+    monkeypatch.setattr(meanings, "spelled", lambda node: node.name)
+    assert meaning_of(made[0], text) == meaning_of(made[2], text)
+    after = [note.read_bytes() for note in tmp_path.glob("cache/v*/notes/*")]
+    assert (before == after) is (digest is None)
 
 
 @pytest.mark.parametrize("change", [("def f(x):", "def f(w):"), ("\ndef f", "\n\ndef f")])

@@ -24,11 +24,11 @@ from fuse.sm90_configs import BUILDS
 from kdsl_core.ir import target_of
 from kdsl_core.lang.arguments import bind
 from kdsl_core.lang.dependencies import Dependencies
-from kdsl_core.lang.file_states import still
+from kdsl_core.lang.file_states import library_digest, still
 from kdsl_core.lang.fingerprint import Unstated, digest, digests
 from kdsl_core.lang.lowered import Lowered
 from kdsl_core.lang.observed import observing
-from kdsl_core.lang.recipes import ingredients, library_digest
+from kdsl_core.lang.recipes import ingredients
 from kdsl_fuse.kernels.gemm_sm90 import gemm_sm90
 
 ATOM = kd.atoms.SM80_16x8x16_F32F16F16F32_TN

@@ -1,7 +1,7 @@
 """What the functions of a file mean, as digests: without positions, comments and docstrings.
 
 To parse a file takes a start milliseconds, so a later process finds them in a note. That holds for
-this very text and this Python; when the file was written, it does not ask.
+this very text, this Python and this kdsl; when the file was written, it does not ask.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from inspect import CO_VARARGS, CO_VARKEYWORDS
 from types import CodeType, FunctionType
 
 from kdsl_core.digests import hash256
+from kdsl_core.lang.file_states import library_digest
 from kdsl_core.lang.host import runtime
 from kdsl_core.lang.source import (
     FunctionNode,
@@ -50,8 +51,9 @@ def _meanings(source: Source) -> dict[str, str]:
     if not os.path.isfile(source.file):  # each cell of a notebook would leave a note behind
         text = find()
     else:
-        subject, state = f"meanings in {source.file}", f"{sys.version}\0{source.text}"
-        text = runtime("building a kernel").noted(subject, state, find)
+        kdsl = library_digest()
+        state = None if kdsl is None else f"{kdsl}\0{sys.version}\0{source.text}"
+        text = runtime("building a kernel").noted(f"meanings in {source.file}", state, find)
     found: dict[str, str] = json.loads(text)
     return found
 

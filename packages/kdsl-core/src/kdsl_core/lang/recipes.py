@@ -6,25 +6,22 @@ that nothing is traced.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterable, Iterator
-from functools import cache
 from importlib import import_module
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from kdsl_core.digests import hash256
 from kdsl_core.errors import StagingError
 from kdsl_core.ir import Target
 from kdsl_core.lang import dump
 from kdsl_core.lang.authors_code import nested_codes
 from kdsl_core.lang.dependencies import Dependencies
-from kdsl_core.lang.file_states import state_of_files, still
+from kdsl_core.lang.file_states import library_digest, still
 from kdsl_core.lang.fingerprint import Unstated, digests
 from kdsl_core.lang.host import runtime
 from kdsl_core.lang.lowered import Lowered
-from kdsl_core.lang.origins import LIBRARIES, LOADED_NS, is_library_code
+from kdsl_core.lang.origins import LIBRARIES, is_library_code
 from kdsl_core.lang.signature import Signature
 
 if TYPE_CHECKING:
@@ -33,7 +30,6 @@ if TYPE_CHECKING:
     from kdsl_core.lang.observed import Observed
     from kdsl_core.lang.specialisation import Specialisation
 
-_PACKAGE = os.path.dirname(os.path.dirname(__file__))
 _WRITTEN_BY_PYTHON = "<string>"
 
 
@@ -108,40 +104,6 @@ def ingredients(
         "target": str(target),
         "dependencies": read,
     }
-
-
-@cache
-def library_digest() -> str | None:
-    """A digest of kdsl_core's files; None when they are not those that this process runs."""
-    files = _files()
-    if any(state.st_mtime_ns > LOADED_NS for state in files.values()):
-        return None
-    subject, state = f"kdsl in {_PACKAGE}", state_of_files(files)
-    digest: str = runtime("building a kernel").noted(subject, state, lambda: _digest(files))
-    return digest
-
-
-def _files() -> dict[str, os.stat_result]:
-    """kdsl_core's Python files by their names in it, with what the file system says of them."""
-    found: dict[str, os.stat_result] = {}
-    folders = [""]
-    for folder in folders:  # which grows meanwhile
-        with os.scandir(f"{_PACKAGE}/{folder}") as entries:
-            for entry in entries:
-                if entry.name.endswith(".py"):
-                    found[folder + entry.name] = entry.stat()
-                elif entry.name != "__pycache__" and entry.is_dir():
-                    folders.append(f"{folder}{entry.name}/")
-    return found
-
-
-def _digest(names: Iterable[str]) -> str:
-    digest = hash256()
-    for name in sorted(names):
-        with open(f"{_PACKAGE}/{name}", "rb", buffering=0) as file:
-            data = file.readall()
-        digest.update(f"{name}\0{len(data)}\0".encode() + data)
-    return digest.hexdigest()
 
 
 def _facts(
