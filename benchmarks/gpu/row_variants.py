@@ -25,6 +25,7 @@ CHANGES = {  # factors of lanes, vectors, cluster
 STAGED = (  # lanes, vectors, factor of the cluster, blocks that share a multiprocessor
     (512, 2, 1, 3), (512, 1, 1, 2), (512, 2, 2, 3), (512, 1, 1, 3), (256, 4, 1, 3), (256, 2, 2, 6),
     (384, 2, 1, 3), (512, 2, 0.5, 1), (1024, 1, 1, 1), (256, 4, 1, 4),
+    (320, 1, 1, 3), (320, 1, 1.5, 3), (512, 1, 2 / 3, 2),
 )  # fmt: skip
 RINGED = (  # cluster, lanes, vectors, groups, blocks that share a multiprocessor
     (1, 512, 2, 1, 1), (1, 512, 1, 1, 1), (1, 256, 4, 1, 1), (2, 512, 2, 1, 1), (2, 512, 1, 1, 1),
@@ -100,7 +101,7 @@ def held(c: RowConfig) -> dict[str, RowConfig]:
     for groups in (c.groups // 2, c.groups * 2):
         if groups and c.cluster == 1 and WARP <= groups * c.lanes <= MOST_THREADS:
             found[f"groups {groups}"] = replace(c, groups=groups, partial=True)
-    if c.lanes <= WARP:
+    if c.cluster == 1:
         found[f"together {c.together * 2}"] = replace(c, together=c.together * 2, partial=True)
     return found
 

@@ -55,10 +55,11 @@ def environment(tmp_path: Path) -> dict[str, str]:
         program.chmod(0o755)
     shutil.copytree(ROOT / "examples/production", tmp_path / "work")
     own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    programs = [str(tmp_path / "bin"), os.path.dirname(ptxas)]
     return own | {
-        "PATH": os.pathsep.join([str(tmp_path / "bin"), str(ptxas.parent), os.environ["PATH"]]),
+        "PATH": os.pathsep.join([*programs, os.environ["PATH"]]),
         "PYTHONPATH": os.pathsep.join(str(folder.parent) for folder in SOURCES.values()),
-        "KDSL_PTXAS": str(ptxas),
+        "KDSL_PTXAS": ptxas,
         "KDSL_CACHE_DIR": str(tmp_path / "cache"),
         "NO_COLOR": "1",
         "COLUMNS": "110",

@@ -206,7 +206,7 @@ def test_no_assembler_at_all(
     monkeypatch.delenv("KDSL_PTXAS", raising=False)
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(toolchain, "package_folders", lambda name: [])
-    monkeypatch.setattr(toolchain.glob, "glob", lambda pattern: [])
+    monkeypatch.setattr("glob.glob", lambda pattern: [])
     monkeypatch.setattr(toolchain, "driver_version", lambda: None)
     toolchain._searched.cache_clear()
     error = raised(

@@ -38,9 +38,9 @@ def test_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
         (work / folder).symlink_to(ROOT / folder)
     env = {
         **os.environ,
-        "PATH": os.pathsep.join([str(programs), str(ptxas.parent), os.environ["PATH"]]),
+        "PATH": os.pathsep.join([str(programs), os.path.dirname(ptxas), os.environ["PATH"]]),
         "PYTHONPATH": os.pathsep.join(str(folder.parent) for folder in SOURCES.values()),
-        "KDSL_PTXAS": str(ptxas),
+        "KDSL_PTXAS": ptxas,
     }
     script = "\n".join(COMMANDS.findall(page.read_text(encoding="utf-8")))
     argv = ["bash", "-euo", "pipefail", "-c", script]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import kdsl_core as kd
@@ -138,7 +139,7 @@ BUILDS: dict[str, Build] = {
 def measured() -> dict[str, Build]:
     """The configurations of all dispatch tables, each once for its types and the way C lies."""
     found: dict[Build, str] = {}
-    for path in sorted(table.TABLES.glob("gemm_sm90-*.json")):
+    for path in sorted(Path(table.TABLES).glob("gemm_sm90-*.json")):
         for key, entry in table.read_table(path).items():
             odd = key.n * dtype_of(key.result).bytes % 16 != 0
             types = (key.dtype, key.dtype, key.result)

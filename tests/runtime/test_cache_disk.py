@@ -49,13 +49,13 @@ def test_round_trip(root):
 
 
 def test_file_format(root):
-    """Magic, version, lengths, JSON, payload and sha256, as the document says."""
+    """Magic, version, lengths, JSON, payload and checksum, as the document says."""
     disk = DiskCache(root)
     disk.put(KEY, ENTRY)
-    data = disk.path_of(KEY).read_bytes()
+    data = Path(disk.path_of(KEY)).read_bytes()
     assert data == encode(KEY, ENTRY)
-    assert data[:8] == MAGIC and data[8:12] == b"\1\0\0\0"
-    assert data[-32:] == hashlib.sha256(data[:-32]).digest()
+    assert data[:8] == MAGIC and data[8:12] == b"\2\0\0\0"
+    assert data[-32:] == hashlib.blake2b(data[:-32], digest_size=32).digest()
     assert data[:-32].endswith(ENTRY.payload)
     assert str(root).encode() not in data
 
@@ -81,11 +81,11 @@ def test_every_flipped_byte_is_found(root):
     for position in range(len(good)):
         bad = bytearray(good)
         bad[position] ^= 0x20
-        disk.path_of(KEY).write_bytes(bad)
+        Path(disk.path_of(KEY)).write_bytes(bad)
         with pytest.warns(KdslCacheWarning) as caught:
             assert len(_built(Cache(disk))) == 1
         assert len(caught) == 1
-        assert disk.path_of(KEY).read_bytes() == good
+        assert Path(disk.path_of(KEY)).read_bytes() == good
 
 
 def test_every_truncation_is_found(root):
@@ -108,10 +108,10 @@ def test_bad_entry_is_kept_for_inspection(root):
     """The bad file is renamed, not deleted."""
     disk = DiskCache(root)
     disk.put(KEY, ENTRY)
-    disk.path_of(KEY).write_bytes(b"garbage")
+    Path(disk.path_of(KEY)).write_bytes(b"garbage")
     with pytest.warns(KdslCacheWarning, match="set aside"):
         assert disk.get(KEY) is None
-    assert disk.path_of(KEY).with_suffix(".bad").read_bytes() == b"garbage"
+    assert Path(disk.path_of(KEY)).with_suffix(".bad").read_bytes() == b"garbage"
 
 
 def test_relocatable(root, tmp_path):
@@ -171,7 +171,7 @@ def test_symlinked_entry_is_refused_and_replaced(root, tmp_path):
     """A planted link is never followed; the launch builds and puts a file in its place."""
     disk = DiskCache(root)
     disk.put(KEY, ENTRY)
-    path = disk.path_of(KEY)
+    path = Path(disk.path_of(KEY))
     planted = path.rename(tmp_path / "planted")
     path.symlink_to(planted)
     with pytest.raises(CacheError, match="symbolic link") as caught:
@@ -186,7 +186,7 @@ def test_symlinked_shard_is_refused(root, tmp_path):
     """A link in place of a folder inside the cache is not written through."""
     disk = DiskCache(root)
     disk.put(OTHER, ENTRY)
-    disk.path_of(KEY).parent.symlink_to(tmp_path)
+    Path(disk.path_of(KEY)).parent.symlink_to(tmp_path)
     with pytest.raises(CacheError, match="symbolic link"):
         disk.put(KEY, ENTRY)
 
@@ -195,7 +195,7 @@ def test_entry_that_others_may_write_is_refused(root):
     """A file with a loose mode may hold anything."""
     disk = DiskCache(root)
     disk.put(KEY, ENTRY)
-    disk.path_of(KEY).chmod(0o666)
+    Path(disk.path_of(KEY)).chmod(0o666)
     with pytest.raises(CacheError, match="not ours alone"):
         disk.get(KEY)
 
@@ -204,7 +204,7 @@ def test_fifo_in_place_of_an_entry_does_not_hang(root):
     """Something that is no file is refused without waiting for it."""
     disk = DiskCache(root)
     disk.put(KEY, ENTRY)
-    disk.path_of(KEY).unlink()
+    Path(disk.path_of(KEY)).unlink()
     os.mkfifo(disk.path_of(KEY), 0o600)
     with pytest.raises(CacheError, match="not ours alone"):
         disk.get(KEY)
@@ -268,11 +268,11 @@ def test_no_home_means_memory_with_one_warning():
 def test_default_directory_order(tmp_path):
     """KDSL_CACHE_DIR, then XDG_CACHE_HOME, then HOME."""
     every = {"KDSL_CACHE_DIR": "/k", "XDG_CACHE_HOME": "/x", "HOME": "/h"}
-    assert default_directory(every) == Path("/k")
+    assert default_directory(every) == "/k"
     del every["KDSL_CACHE_DIR"]
-    assert default_directory(every) == Path("/x/kdsl")
+    assert default_directory(every) == "/x/kdsl"
     del every["XDG_CACHE_HOME"]
-    assert default_directory(every) == Path("/h/.cache/kdsl")
+    assert default_directory(every) == "/h/.cache/kdsl"
 
 
 def test_default_cache_follows_the_environment(tmp_path):
@@ -292,7 +292,7 @@ def test_prune_removes_the_least_recently_used(root):
         disk.put(key, ENTRY)
         os.utime(disk.path_of(key), ns=(age, age))
     assert disk.get(keys[0]) == ENTRY
-    one = disk.path_of(keys[0]).stat().st_size
+    one = Path(disk.path_of(keys[0])).stat().st_size
     assert disk.prune(3 * one) == 2
     assert [file.key for file in disk.files()] == [keys[3], keys[0]]
 
@@ -310,15 +310,16 @@ def test_prune_sweeps_what_killed_processes_left(root):
     """Old temporary files and free lock files go; a young temporary file may be in use."""
     disk = DiskCache(root)
     disk.put(KEY, ENTRY)
-    shard = disk.path_of(KEY).parent
+    shard = Path(disk.path_of(KEY)).parent
     old, young = shard / f".{KEY}.1.aa.tmp", shard / f".{KEY}.2.bb.tmp"
     old.write_bytes(b"")
     young.write_bytes(b"")
     os.utime(old, (1, 1))
+    locks = root / "v2" / "locks"
     with disk.lock(OTHER):
-        (disk._locks / f"{KEY}.lock").write_bytes(b"")
+        (locks / f"{KEY}.lock").write_bytes(b"")
         disk.prune()
-        assert [path.name for path in disk._locks.iterdir()] == [f"{OTHER}.lock"]
+        assert [path.name for path in locks.iterdir()] == [f"{OTHER}.lock"]
     assert not old.exists() and young.exists()
 
 
@@ -327,7 +328,7 @@ def test_verify_and_clear(root):
     disk = DiskCache(root)
     disk.put(KEY, ENTRY)
     disk.put(OTHER, ENTRY)
-    disk.path_of(OTHER).write_bytes(b"?")
+    Path(disk.path_of(OTHER)).write_bytes(b"?")
     found = {file.key: problem for file, problem in disk.verify()}
     assert found[KEY] is None and "too few" in found[OTHER]
     assert disk.clear() == 1

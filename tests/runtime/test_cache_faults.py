@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from kdsl_core.digests import hash256
 from kdsl_core.errors import CacheError
 from kdsl_runtime.cache import Cache, DiskCache, Entry, KdslCacheWarning, SealedCache
 from kdsl_runtime.cache.entry import encode
@@ -92,7 +93,7 @@ def test_flipped_bytes_and_cut_files(tmp_path: Path) -> None:
     """Each changed byte and each length: found, warned of once, set aside and built again."""
     disk = DiskCache(tmp_path / "cache")
     disk.put(KEY, ENTRY)
-    good, path = encode(KEY, ENTRY), disk.path_of(KEY)
+    good, path = encode(KEY, ENTRY), Path(disk.path_of(KEY))
     flipped = [good[:i] + bytes([good[i] ^ bit]) + good[i + 1 :] for i in range(len(good))
                for bit in (1, 0x80)]  # fmt: skip
     cut = [good[:length] for length in range(len(good))]
@@ -113,7 +114,7 @@ def test_valid_checksum_over_nonsense(tmp_path: Path) -> None:
     good = encode(KEY, ENTRY)
     for text in (b"[]", b"{", b'{"key": 1}', b"\xff", b'{"key":"x","metadata":3}'):
         body = good[:12] + len(text).to_bytes(4, "little") + good[16:24] + text + ENTRY.payload
-        disk.path_of(KEY).write_bytes(body + hashlib.sha256(body).digest())
+        Path(disk.path_of(KEY)).write_bytes(body + hash256(body).digest())
         with pytest.warns(KdslCacheWarning, match="metadata"):
             assert ask(Cache(disk)) == 1
 
@@ -137,7 +138,7 @@ def test_full_disk(tmp_path: Path) -> None:
             assert ask(Cache(cache.disk), OTHER, large) == 1
         assert len(caught) == 2  # one of each cache
         assert ask(Cache.at(mount)) == 0
-        assert [p for p in mount.rglob("*") if p.is_file()] == [cache.disk.path_of(KEY)]
+        assert [p for p in mount.rglob("*") if p.is_file()] == [Path(cache.disk.path_of(KEY))]
     finally:
         subprocess.run(["umount", mount], check=True)
 
@@ -199,7 +200,7 @@ def test_foreign_entries_are_refused(tmp_path: Path) -> None:
     with pytest.warns(KdslCacheWarning, match="K723"):
         assert ask(Cache(disk)) == 1
     assert disk.get(KEY) == ENTRY  # replaced by our own
-    os.chown(disk.path_of(KEY).parent, 65534, 65534)
+    os.chown(Path(disk.path_of(KEY)).parent, 65534, 65534)
     with pytest.raises(CacheError) as caught:
         SealedCache(disk.root).get(KEY)
     assert caught.value.code == "K721"
@@ -230,9 +231,9 @@ def test_clocks_that_differ(tmp_path: Path, skew_s: int) -> None:
     disk = DiskCache(tmp_path / "cache")
     disk.put(KEY, ENTRY)
     then = time.time() + skew_s
-    orphan = disk.path_of(KEY).with_name(f".{KEY}.1.aa.tmp")
+    orphan = Path(disk.path_of(KEY)).with_name(f".{KEY}.1.aa.tmp")
     orphan.write_bytes(b"")
-    for path in (disk.path_of(KEY), orphan):
+    for path in (Path(disk.path_of(KEY)), orphan):
         os.utime(path, (then, then))
     assert ask(Cache(disk)) == 0
     assert disk.prune() == 0
@@ -249,7 +250,7 @@ def test_two_versions_in_one_folder(tmp_path: Path, monkeypatch) -> None:
     root = tmp_path / "cache"
     assert ask(Cache.at(root)) == 1
     for module in (disk_module, entry, files):
-        monkeypatch.setattr(module, "FORMAT_VERSION", 2)
+        monkeypatch.setattr(module, "FORMAT_VERSION", 3)
     newer = Entry({"new": True}, b"another layout")
     assert ask(Cache.at(root), KEY, newer) == 1
     assert ask(Cache.at(root), KEY, newer) == 0

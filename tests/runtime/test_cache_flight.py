@@ -13,7 +13,8 @@ import pytest
 from kdsl_core.errors import BuildError
 from kdsl_runtime import metrics
 from kdsl_runtime.cache import Cache, Entry, MemoryCache
-from kdsl_runtime.cache.flight import KeyLocks, lock_file
+from kdsl_runtime.cache.file_lock import lock_file
+from kdsl_runtime.cache.flight import KeyLocks
 
 KEYS = [hashlib.sha256(bytes([number])).hexdigest() for number in range(8)]
 

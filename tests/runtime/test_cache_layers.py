@@ -47,9 +47,9 @@ def filled(root: Path, count: int = 1) -> DiskCache:
     return disk
 
 
-def states(root: Path) -> dict[Path, tuple[int, int]]:
+def states(root: str) -> dict[Path, tuple[int, int]]:
     """Every file with its size and time of change."""
-    return {p: (p.stat().st_size, p.stat().st_mtime_ns) for p in root.rglob("*")}
+    return {p: (p.stat().st_size, p.stat().st_mtime_ns) for p in Path(root).rglob("*")}
 
 
 # -- read-only folders -------------------------------------------------------------------------
@@ -88,21 +88,21 @@ def test_sealed_folder_serves_without_a_home(tmp_path):
 def test_bad_entry_in_a_sealed_folder(tmp_path):
     """It is warned of, left where it lies, and built above."""
     disk = filled(tmp_path / "baked")
-    disk.path_of(KEYS[0]).write_bytes(b"garbage")
+    Path(disk.path_of(KEYS[0])).write_bytes(b"garbage")
     own = DiskCache(tmp_path / "own")
     with pytest.warns(KdslCacheWarning, match="above this layer") as caught:
         assert ask(Cache(own, sealed=[SealedCache(disk.root)])) == 1
     assert len(caught) == 1
-    assert disk.path_of(KEYS[0]).read_bytes() == b"garbage"
+    assert Path(disk.path_of(KEYS[0])).read_bytes() == b"garbage"
     assert ask(Cache(own, sealed=[SealedCache(disk.root)])) == 0
 
 
-@pytest.mark.parametrize("part", ["", "v1", "shard", "file"])
+@pytest.mark.parametrize("part", ["", "v2", "shard", "file"])
 def test_sealed_folder_that_others_may_write(tmp_path, part):
     """The folder, those inside and the file must all be safe from others."""
     disk = filled(tmp_path / "baked")
-    path = disk.path_of(KEYS[0])
-    parts = {"": disk.root, "v1": path.parents[1], "shard": path.parent, "file": path}
+    path = Path(disk.path_of(KEYS[0]))
+    parts = {"": Path(disk.root), "v2": path.parents[1], "shard": path.parent, "file": path}
     parts[part].chmod(0o777)
     with pytest.warns(KdslCacheWarning, match="K72[23]") as caught:
         assert ask(Cache(sealed=[SealedCache(disk.root)])) == 1
@@ -123,8 +123,8 @@ def url(request, tmp_path) -> Iterator[str]:
 def put_raw(url: str, key: str, data: bytes) -> None:
     """Bytes where a store would keep an entry."""
     system, root = fsspec.url_to_fs(url)
-    system.makedirs(f"{root}/v1/{key[:2]}", exist_ok=True)
-    system.pipe_file(f"{root}/v1/{key[:2]}/{key}.kdsl", data)
+    system.makedirs(f"{root}/v2/{key[:2]}", exist_ok=True)
+    system.pipe_file(f"{root}/v2/{key[:2]}/{key}.kdsl", data)
 
 
 def test_remote_entries_are_kept_on_the_disk(url, tmp_path):
@@ -143,7 +143,7 @@ def test_remote_is_written_only_when_asked(url, tmp_path):
     """A plain remote layer is never changed; a writable one holds whole files alone."""
     assert ask(Cache(remote=RemoteCache(url))) == 1
     system, root = fsspec.url_to_fs(url)
-    assert not system.exists(f"{root}/v1")
+    assert not system.exists(f"{root}/v2")
     assert ask(Cache(remote=RemoteCache(url, writable=True))) == 1
     names = [path.rpartition("/")[2] for path in system.find(root)]
     assert names == [f"{KEYS[0]}.kdsl"]
@@ -204,7 +204,7 @@ def test_environment_names_the_layers(tmp_path):
         "KDSL_CACHE_REMOTE_PUSH": "1",
     }
     cache = default_cache(names)
-    assert [layer.root.name for layer in cache.sealed] == ["a", "b"]
+    assert [layer.root for layer in cache.sealed] == [str(tmp_path / name) for name in "ab"]
     assert cache.remote.url == names["KDSL_CACHE_REMOTE"] and cache.remote.writable
     assert default_cache(names) is cache
     assert default_cache({**names, "KDSL_CACHE_LAYERS": ""}) is not cache
@@ -342,7 +342,7 @@ def test_command_lists_both_kinds(tmp_path):
 def test_verify_names_what_is_refused(tmp_path):
     """An entry that others may write is reported, not run into."""
     disk = filled(tmp_path / "a", 2)
-    disk.path_of(KEYS[1]).chmod(0o666)
+    Path(disk.path_of(KEYS[1])).chmod(0o666)
     code, text = kdsl("--dir", disk.root, "verify")
     assert code == 1
     assert "refused" in text and "1 good, 1 bad" in text
@@ -354,6 +354,6 @@ def test_moved_and_copied_folders(tmp_path):
     shutil.copytree(disk.root, tmp_path / "copy")
     (tmp_path / "copy").chmod(0o700)
     assert [ask(Cache.at(tmp_path / "copy"), key) for key in KEYS[:2]] == [0, 0]
-    data = disk.path_of(KEYS[0]).read_bytes()
+    data = Path(disk.path_of(KEYS[0])).read_bytes()
     words = (str(tmp_path), os.environ.get("HOME", "/root"), os.uname().nodename)
     assert not any(word.encode() in data for word in words)

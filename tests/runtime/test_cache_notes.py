@@ -41,14 +41,14 @@ def test_a_note_holds_for_its_state(disk: DiskCache) -> None:
 def test_without_a_state_nothing_is_kept(disk: DiskCache) -> None:
     """Files that are too young, or no directory to trust: asked each time."""
     assert noted("a", None, lambda: "x") == "x"
-    assert not disk.note_path("a").exists()
+    assert not Path(disk.note_path("a")).exists()
 
 
 @pytest.mark.parametrize("data", [b"", b"\n", b"garbage", b"\xff\n\xff"])
 def test_damage_is_found(disk: DiskCache, data: bytes) -> None:
     """A damaged note counts as none, and is written anew."""
     noted("a", "1", lambda: "text")
-    disk.note_path("a").write_bytes(data)
+    Path(disk.note_path("a")).write_bytes(data)
     assert noted("a", "1", lambda: "anew") == "anew"
     assert noted("a", "1", refuse) == "anew"
 
@@ -56,19 +56,19 @@ def test_damage_is_found(disk: DiskCache, data: bytes) -> None:
 def test_every_flipped_byte_is_found(disk: DiskCache) -> None:
     """No damage of one byte gives another text."""
     noted("a", "1", lambda: "text")
-    whole = disk.note_path("a").read_bytes()
+    whole = Path(disk.note_path("a")).read_bytes()
     for at in range(len(whole)):
-        disk.note_path("a").write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        Path(disk.note_path("a")).write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
         assert noted("a", "1", lambda: "anew") == "anew"
 
 
 def test_foreign_notes_are_not_read(disk: DiskCache, tmp_path: Path) -> None:
     """A link, and a file that others may write, are ignored without an error."""
     noted("a", "1", lambda: "text")
-    disk.note_path("a").chmod(0o666)
+    Path(disk.note_path("a")).chmod(0o666)
     assert noted("a", "1", lambda: "mine") == "mine"
-    target = disk.note_path("a").rename(tmp_path / "elsewhere")
-    disk.note_path("a").symlink_to(target)
+    target = Path(disk.note_path("a")).rename(tmp_path / "elsewhere")
+    Path(disk.note_path("a")).symlink_to(target)
     assert noted("a", "1", lambda: "mine again") == "mine again"
 
 
@@ -76,7 +76,7 @@ def test_clear_removes_notes(disk: DiskCache) -> None:
     """`kdsl cache clear` leaves none."""
     noted("a", "1", lambda: "text")
     disk.clear()
-    assert not disk.note_path("a").exists()
+    assert not Path(disk.note_path("a")).exists()
 
 
 def test_states_of_files(tmp_path: Path) -> None:

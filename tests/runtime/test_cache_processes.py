@@ -123,7 +123,7 @@ def test_killed_at_any_file_operation(tmp_path: Path, kills: int) -> None:
             cache = Cache.at(root)
             assert all(problem is None for _, problem in cache.disk.verify())
             for key in chance.sample(KEYS, 3):
-                cache.disk.path_of(key).unlink()
+                Path(cache.disk.path_of(key)).unlink()
         if died % 3:
             cache.disk.sweep()
     assert orphans > 0

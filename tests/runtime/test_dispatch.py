@@ -194,11 +194,29 @@ def test_checked_entries(tmp_path):
         dispatch.read_table(path, no_large_tiles)
 
 
+def test_refused_entries_are_not_taken(tmp_path, monkeypatch):
+    """One that its kernel refuses is named when it is to be taken; it is not in others' way."""
+
+    def no_large_tiles(found: Entry) -> None:
+        if found.config["tile"][0] > 8:
+            raise ValueError("does not fit")
+
+    monkeypatch.setenv("KDSL_TABLES", str(tmp_path))
+    found = Dispatch("gemm", within=1.0, check=no_large_tiles)
+    path = tmp_path / dispatch.file_name("gemm", DEVICE)
+    dispatch.write_table(path, [entry(8, 8), entry(512, 16)])
+    assert found.find(DEVICE, entry(8, 8).problem).config["tile"] == (8, 8)
+    for m in (512, 500):
+        with pytest.raises(CacheError, match=r"the one for m=512.*does not fit") as caught:
+            found.find(DEVICE, entry(m, 8).problem)
+        assert caught.value.code == "K761" and str(path) in caught.value.message
+
+
 def test_where_the_users_tables_are():
     """$KDSL_TABLES, else the data directory; empty means none."""
     where = dispatch.user_directories
-    assert where({"KDSL_TABLES": "/a:/b", "HOME": "/h"}) == [Path("/a"), Path("/b")]
+    assert where({"KDSL_TABLES": "/a:/b", "HOME": "/h"}) == ["/a", "/b"]
     assert where({"KDSL_TABLES": "", "HOME": "/h"}) == []
-    assert where({"XDG_DATA_HOME": "/x", "HOME": "/h"}) == [Path("/x/kdsl/tables")]
-    assert where({"HOME": "/h"}) == [Path("/h/.local/share/kdsl/tables")]
+    assert where({"XDG_DATA_HOME": "/x", "HOME": "/h"}) == ["/x/kdsl/tables"]
+    assert where({"HOME": "/h"}) == ["/h/.local/share/kdsl/tables"]
     assert where({}) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -79,7 +80,7 @@ def test_doctor_is_unusable_without_the_core(disk, monkeypatch):
 
 def test_doctor_on_a_refused_cache(disk):
     """A cache that others may write is a warning with the mend."""
-    disk.root.chmod(0o777)
+    Path(disk.root).chmod(0o777)
     check = doctor.cache()
     assert (check.state, "chmod 700" in check.fix) == (doctor.WARNING, True)
 
@@ -101,7 +102,7 @@ def test_listing_does_not_make_an_entry_young(disk):
 def test_cache_verify(disk):
     """Exit code 0 for intact entries, 1 and the file's name after damage."""
     assert "1 good, 0 bad" in _run("cache", "verify")
-    disk.path_of(KEY).write_bytes(b"?")
+    Path(disk.path_of(KEY)).write_bytes(b"?")
     assert f"{KEY}.kdsl" in _run("cache", "verify", code=1)
 
 
@@ -116,7 +117,7 @@ def test_cache_prune_and_clear(disk):
 
 def test_errors_are_one_paragraph(disk, tmp_path):
     """A refused directory gives the message and its mend, no stack trace, exit code 1."""
-    disk.root.chmod(0o777)
+    Path(disk.root).chmod(0o777)
     shown = _run("cache", "stats", code=1)
     assert "CacheError[K722]" in shown and "Traceback" not in shown
     (tmp_path / "file").write_text("")

@@ -15,7 +15,7 @@ def test_user_choice_wins(fake_ptxas):
     """$KDSL_PTXAS comes before everything that is installed."""
     path = fake_ptxas(version="V12.8.93")
     found = toolchain.find_toolchain({"KDSL_PTXAS": str(path), "PATH": os.environ["PATH"]})
-    assert (found.path, found.version, found.source) == (path, "12.8.93", "$KDSL_PTXAS")
+    assert (found.path, found.version, found.source) == (str(path), "12.8.93", "$KDSL_PTXAS")
 
 
 def test_user_choice_that_fails_is_not_replaced(tmp_path: Path):
@@ -33,10 +33,10 @@ def test_order_wheel_triton_path(fake_ptxas, monkeypatch, tmp_path: Path):
     system = fake_ptxas(name="system/ptxas")
     monkeypatch.setattr(toolchain, "package_folders", lambda name: [tmp_path / name])
     found = [path for _, path in toolchain.candidates({"PATH": str(system.parent)})]
-    assert found[:3] == [wheel, triton, system]
-    assert toolchain.find_toolchain({"PATH": ""}).path == wheel
+    assert found[:3] == [str(wheel), str(triton), str(system)]
+    assert toolchain.find_toolchain({"PATH": ""}).path == str(wheel)
     wheel.unlink()
-    assert toolchain.find_toolchain({"PATH": ""}).path == triton
+    assert toolchain.find_toolchain({"PATH": ""}).path == str(triton)
 
 
 def test_broken_candidate_is_passed_over(fake_ptxas, monkeypatch, tmp_path: Path):
@@ -44,7 +44,7 @@ def test_broken_candidate_is_passed_over(fake_ptxas, monkeypatch, tmp_path: Path
     fake_ptxas(name="nvidia/cu13/bin/ptxas", version="unknown")
     good = fake_ptxas(name="triton/backends/nvidia/bin/ptxas")
     monkeypatch.setattr(toolchain, "package_folders", lambda name: [tmp_path / name])
-    assert toolchain.find_toolchain({"PATH": ""}).path == good
+    assert toolchain.find_toolchain({"PATH": ""}).path == str(good)
 
 
 def test_none_says_how_to_mend(monkeypatch):

@@ -24,11 +24,11 @@ from fuse.sm90_configs import BUILDS
 from kdsl_core.ir import target_of
 from kdsl_core.lang.arguments import bind
 from kdsl_core.lang.dependencies import Dependencies
-from kdsl_core.lang.file_states import still
+from kdsl_core.lang.file_states import library_digest, still
 from kdsl_core.lang.fingerprint import Unstated, digest, digests
 from kdsl_core.lang.lowered import Lowered
 from kdsl_core.lang.observed import observing
-from kdsl_core.lang.recipes import ingredients, library_digest
+from kdsl_core.lang.recipes import ingredients
 from kdsl_fuse.kernels.gemm_sm90 import gemm_sm90
 
 ATOM = kd.atoms.SM80_16x8x16_F32F16F16F32_TN
@@ -85,6 +85,26 @@ def test_paths_lead_to_what_was_reached() -> None:
     after = dict(digests(Dependencies(reader)))
     CONFIG.scale = 2
     assert {path for path in before if before[path] != after[path]} == {"reader.CONFIG"}
+
+
+def many(change: int = -1, doc: str = "") -> list[tuple[str, str]]:
+    """Digests of a helper with more constants than a byte can number, one of which is changed."""
+    lines = [f"    x = {1000 + n + 5000 * (n == change)}" for n in range(300)]
+    space: dict[str, Any] = {}
+    exec("\n".join(["def helper():", f"    {doc!r}", *lines, "    return x"]), space)
+    helper = space["helper"]
+
+    def calls() -> Any:
+        return helper()
+
+    return digests(Dependencies(calls))
+
+
+@pytest.mark.parametrize("at", [0, 5, 254, 255, 256, 299])
+def test_every_constant_counts(at: int) -> None:
+    """Also those that take more than one byte to number; a docstring that nobody reads does not."""
+    assert many(at) != many()
+    assert many(doc="Another.") == many(doc="One.")
 
 
 def test_unread_attributes_do_not_count() -> None:

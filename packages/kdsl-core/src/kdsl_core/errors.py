@@ -35,6 +35,13 @@ class KdslError(Exception):
         self.notes = tuple(notes)
         self.fix = fix
 
+    def locate(self) -> None:
+        """Name the author's line that is executing now, where no line was named before."""
+        if self.loc is None:
+            from kdsl_core.loc import here  # not needed where there are no errors
+
+            self.loc = here(depth=1)
+
     def __str__(self) -> str:
         where = f"{self.loc.short()}: " if self.loc else ""
         parts = [f"{where}{type(self).__name__}[{self.code}]: {self.message}"]

@@ -5,14 +5,15 @@ from __future__ import annotations
 import time
 import warnings
 from dataclasses import asdict, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kdsl_core.errors import BuildError
 from kdsl_core.records import dataclass
 from kdsl_runtime import metrics
-from kdsl_runtime.ptx_module import PtxModule, text_and_entry
-from kdsl_runtime.resources import check_block, check_registers
 from kdsl_runtime.toolchain import Toolchain, default_toolchain
+
+if TYPE_CHECKING:
+    from kdsl_runtime.ptx_module import PtxModule
 
 
 class KdslBuildWarning(UserWarning):
@@ -89,7 +90,10 @@ def assemble(
     Raises: ResourceError K481–K483 when a block does not fit the target, BuildError K704 (time
     limit), K705 (ptxas refused the PTX), K708 (no program) and K710 (it does not run).
     """
-    from kdsl_runtime.ptxas import parse_report, run_ptxas  # not needed where cubins are found
+    # None of these is needed where cubins are found.
+    from kdsl_runtime.ptx_module import text_and_entry
+    from kdsl_runtime.ptxas import parse_report, run_ptxas
+    from kdsl_runtime.resources import check_block, check_registers
 
     toolchain = toolchain or default_toolchain()
     options = options or AssembleOptions()

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kdsl_core.lang import watch
 from kdsl_runtime.assemble import AssembleOptions, ResourceReport, assemble, surface
 from kdsl_runtime.cache import Cache, Entry, content_key, default_cache, recipe_key
-from kdsl_runtime.ptx_module import PtxModule
 from kdsl_runtime.toolchain import Toolchain, default_toolchain
+
+if TYPE_CHECKING:
+    from kdsl_runtime.ptx_module import PtxModule
 
 # Hashing the PTX takes longer than a launch, and the texts of a process's kernels are few.
 _key = functools.cache(content_key)

@@ -77,7 +77,7 @@ def tune(
 
     found = tuning.load_space(space)
     wanted = [tuning.Problem.parse(text) for text in problems]
-    own = next(iter(dispatch.user_directories()), None)
+    own = next(map(Path, dispatch.user_directories()), None)
     folder = tables or (None if predict else own)
     backend: Backend = tuning.Predicted(predict) if predict else tuning.CudaEvents()
     places = _executors(executor, time_limit, on_gpu=predict is None)

@@ -70,7 +70,7 @@ def _disassembled(cubin: bytes) -> str:
 def find_nvdisasm() -> Path | None:
     """The wheel's program, else the one on PATH."""
     for folder in package_folders("nvidia"):
-        for program in sorted(folder.glob("*/bin/nvdisasm")):
+        for program in sorted(Path(folder).glob("*/bin/nvdisasm")):
             return program
     on_path = shutil.which("nvdisasm")
     return Path(on_path) if on_path else None

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, TypeAlias
 
 from kdsl_core.errors import CacheError, KdslError
 from kdsl_core.records import dataclass
+from kdsl_runtime.cache.location import AnyPath
 from kdsl_runtime.problem import Problem
 
 Config: TypeAlias = Mapping[str, Any]
@@ -24,6 +23,8 @@ Config: TypeAlias = Mapping[str, Any]
 PREDICTED = "predicted"
 _OWN = ("us", "backend", "config")  # fields of an entry that are not the problem's
 _NEAR = 1.0
+# What reading or checking an entry raises that is none.
+_WRONG = (OSError, KeyError, TypeError, ValueError, AttributeError, KdslError)
 _NAMED_BY = ("KDSL_TABLES", "XDG_DATA_HOME", "HOME")  # variables of the user's directories
 
 
@@ -68,65 +69,73 @@ Check: TypeAlias = Callable[[Entry], object]
 State: TypeAlias = tuple[int, int, int]
 
 
-def read_table(path: Path, check: Check | None = None) -> Mapping[Problem, Entry]:
+def read_table(path: AnyPath, check: Check | None = None) -> Mapping[Problem, Entry]:
     """The entries of a file by problem; none if it does not exist. Read anew when it has changed.
 
     Raises: CacheError K761 naming the file and the entry that cannot be used.
     """
     state = _state(path)
-    return {} if state is None else _read(path, state, check)
+    return {} if state is None else _read(os.fspath(path), state, check)
 
 
-def _state(path: Path) -> State | None:
+def _state(path: AnyPath) -> State | None:
     """What changes when a file is written; None if it does not exist."""
     try:
-        state = path.stat()
+        state = os.stat(path)
     except FileNotFoundError:
         return None
     return state.st_ino, state.st_mtime_ns, state.st_size
 
 
 @lru_cache(maxsize=64)
-def _read(path: Path, state: State, check: Check | None) -> Mapping[Problem, Entry]:
+def _read(path: str, state: State, check: Check | None) -> Mapping[Problem, Entry]:
     """The entries of a file that was in this state."""
     place, found = "the file", {}
     try:
-        for number, record in enumerate(json.loads(path.read_text(encoding="utf-8"))["entries"]):
+        with open(path, "rb") as file:
+            records = json.load(file)["entries"]
+        for number, record in enumerate(records):
             place = f"entry {number} ({record!r:.90})"
             entry = Entry.read(record)
             if check is not None:
                 check(entry)
             found[entry.problem] = entry
-    except (OSError, KeyError, TypeError, ValueError, AttributeError, KdslError) as error:
-        raise CacheError(
-            f"{path}: {place} is no entry of a dispatch table: {type(error).__name__}: {error}",
-            code="K761",
-            fix="remove the entry, or the file, and let `kdsl tune` write it anew",
-        ) from error
+    except _WRONG as error:
+        raise _no_entry(path, place, error) from error
     return found
 
 
-def write_table(path: Path, entries: Iterable[Entry], **facts: str) -> None:
+def _no_entry(path: str, place: str, error: Exception) -> CacheError:
+    return CacheError(
+        f"{path}: {place} is no entry of a dispatch table: {type(error).__name__}: {error}",
+        code="K761",
+        fix="remove the entry, or the file, and let `kdsl tune` write it anew",
+    )
+
+
+def write_table(path: AnyPath, entries: Iterable[Entry], **facts: str) -> None:
     """Write a file whole: facts first, then a line for each entry. It appears at once or not."""
     head = "".join(f"{json.dumps(name)}: {json.dumps(text)},\n" for name, text in facts.items())
     body = ",\n".join(json.dumps(entry.record()) for entry in entries)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.urandom(8).hex()}.tmp")
-    draft.write_text(f'{{\n{head}"entries": [\n{body}\n]\n}}\n', encoding="utf-8")
-    draft.replace(path)
+    folder, name = os.path.split(path)
+    os.makedirs(folder or os.curdir, exist_ok=True)
+    draft = os.path.join(folder, f".{name}.{os.urandom(8).hex()}.tmp")
+    with open(draft, "w", encoding="utf-8") as file:
+        file.write(f'{{\n{head}"entries": [\n{body}\n]\n}}\n')
+    os.replace(draft, path)
 
 
-def put(path: Path, device: str, entry: Entry) -> bool:
+def put(path: AnyPath, device: str, entry: Entry) -> bool:
     """Add an entry to a file, or put it in another's place; gives whether it is there now.
 
     Processes that write the same file take turns. A prediction never replaces a measurement.
     """
     import datetime  # neither is needed where tables are only read
 
-    from kdsl_runtime.cache.flight import lock_file
+    from kdsl_runtime.cache.file_lock import lock_file
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with lock_file(path.with_suffix(".lock")):
+    os.makedirs(os.path.dirname(path) or os.curdir, exist_ok=True)
+    with lock_file(os.path.splitext(path)[0] + ".lock"):
         entries = dict(read_table(path))
         known = entries.get(entry.problem)
         if known is not None and not known.yields_to(entry):
@@ -139,10 +148,11 @@ def put(path: Path, device: str, entry: Entry) -> bool:
 
 def file_name(kernel: str, device: str) -> str:
     """The name of a kernel's table for a device, in every directory of tables."""
-    return re.sub(r"[\s/\\]", "_", f"{kernel}-{device}.json")
+    name = f"{kernel}-{device}.json"
+    return "".join(["_" if c.isspace() or c in "/\\" else c for c in name])
 
 
-def user_directories(environ: Mapping[str, str] | None = None) -> list[Path]:
+def user_directories(environ: Mapping[str, str] | None = None) -> list[str]:
     """Directories of the user's tables, those that win first; results of tuning go to the first.
 
     $KDSL_TABLES (several as in $PATH; empty for none), or $XDG_DATA_HOME/kdsl/tables, or
@@ -151,11 +161,11 @@ def user_directories(environ: Mapping[str, str] | None = None) -> list[Path]:
     environ = os.environ if environ is None else environ
     named = environ.get("KDSL_TABLES")
     if named is not None:
-        return [Path(folder) for folder in named.split(os.pathsep) if folder]
+        return [folder for folder in named.split(os.pathsep) if folder]
     if environ.get("XDG_DATA_HOME"):
-        return [Path(environ["XDG_DATA_HOME"], "kdsl", "tables")]
+        return [os.path.join(environ["XDG_DATA_HOME"], "kdsl", "tables")]
     if environ.get("HOME"):
-        return [Path(environ["HOME"], ".local", "share", "kdsl", "tables")]
+        return [os.path.join(environ["HOME"], ".local", "share", "kdsl", "tables")]
     return []
 
 
@@ -171,7 +181,7 @@ class Choice:
     how: str
     why: str
     entry: Entry | None = None
-    path: Path | None = None
+    path: str | None = None
     distance: float = 0.0
 
     def __str__(self) -> str:
@@ -183,26 +193,26 @@ class Dispatch:
     """The tables of one kernel: a package's, in `packaged`, under the user's.
 
     An entry serves problems whose sizes are within a factor of 2^`within` of its own and whose
-    traits are equal; with 0 only its own. `check` refuses entries as they are read.
+    traits are equal; with 0 only its own. `check` refuses an entry as it is taken.
     """
 
     kernel: str
-    packaged: Path | None = None
+    packaged: AnyPath | None = None
     within: float = _NEAR
     check: Check | None = None
 
-    def paths(self, device: str) -> list[Path]:
+    def paths(self, device: str) -> list[str]:
         """The files that are looked into, the one that wins first; they need not exist."""
         named = tuple((name, os.environ[name]) for name in _NAMED_BY if name in os.environ)
-        return list(_files(self.kernel, self.packaged, device, named))
+        packaged = None if self.packaged is None else os.fspath(self.packaged)
+        return list(_files(self.kernel, packaged, device, named))
 
-    def entries(self, device: str) -> Mapping[Problem, tuple[Entry, Path]]:
-        """What all files hold together. No prediction hides a measurement below it.
+    def entries(self, device: str) -> Mapping[Problem, tuple[Entry, str]]:
+        """What all files hold together, unchecked. No prediction hides a measurement below it.
 
-        Raises: CacheError K761.
+        Raises: CacheError K761 for a file that is no table.
         """
-        layers = tuple((path, _state(path)) for path in self.paths(device))
-        return _together(layers, self.check)
+        return _together(tuple((path, _state(path)) for path in self.paths(device)))
 
     def find(
         self, device: str, problem: Problem, usable: Callable[[Config], str | None] | None = None
@@ -210,13 +220,12 @@ class Dispatch:
         """The entry for the problem, or else the nearest one that serves it.
 
         `usable` gives the reason why a configuration cannot serve the problem, or None.
-        Raises: CacheError K761 for a table that cannot be read.
+        Raises: CacheError K761 for a table that cannot be read, or an entry that `check` refuses.
         """
         entries = self.entries(device)
         if problem in entries:
             entry, path = entries[problem]
-            reason = usable(entry.config) if usable else None
-            if reason is None:
+            if self._serves(entry, path, usable):
                 return Choice(entry.config, "exact", _said(entry, path), entry, path)
         if not self.within:
             return None
@@ -226,10 +235,21 @@ class Dispatch:
             if 0 < (distance := problem.distance(entry.problem)) <= self.within
         )
         for distance, text, entry, path in near:
-            if usable is None or usable(entry.config) is None:
+            if self._serves(entry, path, usable):
                 why = f"{_said(entry, path)} for {text}, sizes within a factor of {2**distance:.3g}"
                 return Choice(entry.config, "nearest", why, entry, path, distance)
         return None
+
+    def _serves(
+        self, entry: Entry, path: str, usable: Callable[[Config], str | None] | None
+    ) -> bool:
+        """Whether an entry can be taken. Most of a table never is, so one is checked only here."""
+        if self.check is not None:
+            try:
+                self.check(entry)
+            except _WRONG as error:
+                raise _no_entry(path, f"the one for {entry.problem}", error) from error
+        return usable is None or usable(entry.config) is None
 
     def choose(
         self,
@@ -257,33 +277,34 @@ class Dispatch:
         lines.append(f"  {self.choose(device, problem, model, usable)}")
         for path in self.paths(device):
             count = len(read_table(path, self.check))
-            lines.append(f"  {path}: " + (f"{count} entries" if path.exists() else "not there"))
+            there = os.path.exists(path)
+            lines.append(f"  {path}: " + (f"{count} entries" if there else "not there"))
         return "\n".join(lines)
 
 
 @lru_cache(maxsize=64)
 def _files(
-    kernel: str, packaged: Path | None, device: str, environ: tuple[tuple[str, str], ...]
-) -> tuple[Path, ...]:
+    kernel: str, packaged: str | None, device: str, environ: tuple[tuple[str, str], ...]
+) -> tuple[str, ...]:
     """The files of a kernel's tables for a device, the one that wins first."""
     folders = [*user_directories(dict(environ)), *([packaged] if packaged else [])]
-    return tuple(folder / file_name(kernel, device) for folder in folders)
+    return tuple(os.path.join(folder, file_name(kernel, device)) for folder in folders)
 
 
 @lru_cache(maxsize=64)
 def _together(
-    layers: tuple[tuple[Path, State | None], ...], check: Check | None
-) -> Mapping[Problem, tuple[Entry, Path]]:
+    layers: tuple[tuple[str, State | None], ...],
+) -> Mapping[Problem, tuple[Entry, str]]:
     """The entries of files in these states, those of the first file on top."""
-    found: dict[Problem, tuple[Entry, Path]] = {}
+    found: dict[Problem, tuple[Entry, str]] = {}
     for path, state in reversed(layers):
-        table = {} if state is None else _read(path, state, check)
+        table = {} if state is None else _read(path, state, None)
         for problem, entry in table.items():
             if problem not in found or found[problem][0].yields_to(entry):
                 found[problem] = entry, path
     return found
 
 
-def _said(entry: Entry, path: Path) -> str:
+def _said(entry: Entry, path: str) -> str:
     verb = "predicted" if entry.backend == PREDICTED else "measured"
     return f"{entry.us:g} µs {verb}, {path}"

@@ -9,7 +9,6 @@ import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from kdsl_core.errors import KdslError
 
@@ -116,7 +115,7 @@ def cache() -> Check:
     if directory is None:
         advice = "set KDSL_CACHE_DIR to a directory of your own"
         return Check("cache", WARNING, "memory only: HOME is not set", advice)
-    if not directory.exists():
+    if not os.path.exists(directory):
         return Check("cache", OK, f"{directory}: not made yet")
     return _guarded("cache", lambda: _cache_state(DiskCache(directory).root), directory)
 
@@ -138,7 +137,7 @@ def options() -> Check:
     return Check("optional", OK, f"ready: {here or 'nothing'}", wanted)
 
 
-def _cache_state(root: Path) -> str:
+def _cache_state(root: str) -> str:
     from kdsl_runtime.cache import DiskCache
 
     files = DiskCache(root).files()
@@ -148,7 +147,7 @@ def _cache_state(root: Path) -> str:
     return f"{root}: {len(files)} entries, {size / 2**20:.1f} MiB"
 
 
-def _guarded(name: str, state: Callable[[], str], directory: Path) -> Check:
+def _guarded(name: str, state: Callable[[], str], directory: str) -> Check:
     try:
         return Check(name, OK, state())
     except KdslError as problem:
@@ -158,7 +157,7 @@ def _guarded(name: str, state: Callable[[], str], directory: Path) -> Check:
         return Check(name, WARNING, f"{directory} cannot be used: {problem}", advice)
 
 
-def _other_assembler(source: str, path: Path) -> Check:
+def _other_assembler(source: str, path: str) -> Check:
     from kdsl_runtime.toolchain import open_toolchain
 
     try:

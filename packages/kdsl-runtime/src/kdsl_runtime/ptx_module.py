@@ -8,7 +8,7 @@ from typing import Protocol
 from kdsl_core.dtypes import DType
 from kdsl_core.errors import BuildError
 
-_ENTRY = re.compile(r"\.entry\s+([A-Za-z_$%][\w$]*)")
+_ENTRY = r"\.entry\s+([A-Za-z_$%][\w$]*)"
 
 
 class PtxModule(Protocol):
@@ -50,7 +50,7 @@ def text_and_entry(source: PtxModule | str) -> tuple[str, str]:
     """
     if not isinstance(source, str):
         return source.text, source.entry
-    match = _ENTRY.search(source)
+    match = re.search(_ENTRY, source)
     if match is None:
         raise BuildError(
             f"expected PTX with an .entry directive, got {source[:80]!r}",

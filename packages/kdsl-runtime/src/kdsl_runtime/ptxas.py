@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from kdsl_core.errors import BuildError
 from kdsl_runtime.assemble import AssembleOptions, ResourceReport
@@ -51,13 +50,15 @@ def run_ptxas(
             fix="pip install 'kdsl-runtime[ptxas]', or set KDSL_PTXAS",
         )
     with _folder() as folder:
-        ptx, cubin = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
-        ptx.write_text(text, encoding="utf-8")
-        argv = [str(toolchain.path), f"-arch={target}", "-v", *options.arguments()]
-        done = _call([*argv, str(ptx), "-o", str(cubin)], folder, entry, options.time_limit_s)
-        if done.returncode != 0 or not cubin.is_file():
+        ptx, cubin = (os.path.join(folder, name) for name in ("kernel.ptx", "kernel.cubin"))
+        with open(ptx, "w", encoding="utf-8") as file:
+            file.write(text)
+        argv = [toolchain.path, f"-arch={target}", "-v", *options.arguments()]
+        done = _call([*argv, ptx, "-o", cubin], folder, entry, options.time_limit_s)
+        if done.returncode != 0 or not os.path.isfile(cubin):
             raise _refusal(text, entry, target, toolchain, done)
-        return cubin.read_bytes(), done.stdout + done.stderr
+        with open(cubin, "rb") as image:
+            return image.read(), done.stdout + done.stderr
 
 
 @contextlib.contextmanager

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import glob
-import hashlib
 import importlib.util
 import os
 import re
 import warnings
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
+from kdsl_core.digests import hash256
 from kdsl_core.errors import BuildError
 from kdsl_core.lang.file_states import state_of_files
 from kdsl_core.records import dataclass
+from kdsl_runtime.cache.location import AnyPath
 
 VERSION_TIME_LIMIT_S = 20.0
 _INSTALL = (
@@ -34,7 +33,7 @@ class Toolchain:
     place, or on another machine, has the same id.
     """
 
-    path: Path | None
+    path: str | None
     version: str
     id: str
     source: str
@@ -76,8 +75,8 @@ def toolchain_named(name: str) -> Toolchain:
 
     Raises: BuildError K703 and K710 for a path, K742 when no installed one has the version.
     """
-    if Path(name).is_file():
-        return open_toolchain(Path(name))
+    if os.path.isfile(name):
+        return open_toolchain(name)
     installed = []
     for source, path in candidates():
         try:
@@ -100,21 +99,22 @@ def _searched(named: str | None, path: str | None) -> Toolchain:
     return find_toolchain()
 
 
-def candidates(environ: Mapping[str, str] | None = None) -> Iterator[tuple[str, Path]]:
+def candidates(environ: Mapping[str, str] | None = None) -> Iterator[tuple[str, str]]:
     """(where, path) of every ptxas program that exists, in the order of preference."""
     environ = os.environ if environ is None else environ
     if environ.get("KDSL_PTXAS"):
-        yield "$KDSL_PTXAS", Path(environ["KDSL_PTXAS"])
+        yield "$KDSL_PTXAS", environ["KDSL_PTXAS"]
     for source, path in _installed(environ):
-        if path.is_file() and os.access(path, os.X_OK):
+        if os.path.isfile(path) and os.access(path, os.X_OK):
             yield source, path
 
 
-def open_toolchain(path: Path, source: str = "given path") -> Toolchain:
+def open_toolchain(path: AnyPath, source: str = "given path") -> Toolchain:
     """The assembler at `path`, asked for its version.
 
     Raises: BuildError K703 when it states no version, K710 when it does not run.
     """
+    path = os.fspath(path)
     text = version_text(path)
     match = _VERSION.search(text)
     if match is None:
@@ -123,33 +123,33 @@ def open_toolchain(path: Path, source: str = "given path") -> Toolchain:
             code="K703",
             fix="name a ptxas program of CUDA 12.4 or newer in KDSL_PTXAS",
         )
-    return Toolchain(path, match[1], hashlib.sha256(text.encode()).hexdigest(), source)
+    return Toolchain(path, match[1], hash256(text.encode()).hexdigest(), source)
 
 
-def version_text(path: Path) -> str:
+def version_text(path: str) -> str:
     """What `ptxas --version` prints, asked once per path and modification time of the program.
 
     Raises: BuildError K710 when the program does not run.
     """
     try:
-        state = path.stat()
+        state = os.stat(path)
     except OSError as problem:
         raise _does_not_run(path, problem) from problem
-    key = (str(path), state.st_mtime_ns)
+    key = (path, state.st_mtime_ns)
     if key not in _versions:
         from kdsl_runtime.cache.notes import noted
 
-        stated = state_of_files({str(path): state})
+        stated = state_of_files({path: state})
         _versions[key] = noted(f"version of {path}", stated, lambda: _ask_version(path))
     return _versions[key]
 
 
-def _ask_version(path: Path) -> str:
+def _ask_version(path: str) -> str:
     import subprocess  # a tenth of a start-up, and not needed where it is known
 
     try:
         done = subprocess.run(
-            [str(path), "--version"],
+            [path, "--version"],
             capture_output=True,
             text=True,
             errors="replace",
@@ -162,13 +162,13 @@ def _ask_version(path: Path) -> str:
     return done.stdout.strip()
 
 
-def _does_not_run(path: Path, problem: Exception) -> BuildError:
+def _does_not_run(path: str, problem: Exception) -> BuildError:
     return BuildError(f"the assembler {path} does not run: {problem}", code="K710", fix=_INSTALL)
 
 
 def _named_by_user(named: str) -> Toolchain:
     try:
-        return open_toolchain(Path(named), "$KDSL_PTXAS")
+        return open_toolchain(named, "$KDSL_PTXAS")
     except BuildError as problem:
         raise BuildError(
             f"KDSL_PTXAS names {named!r}, which is no usable ptxas: {problem.message}",
@@ -177,24 +177,27 @@ def _named_by_user(named: str) -> Toolchain:
         ) from problem
 
 
-def _installed(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
+def _installed(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     for folder in package_folders("nvidia"):
-        yield "wheel nvidia-cuda-nvcc", folder / "cu13" / "bin" / "ptxas"
+        yield "wheel nvidia-cuda-nvcc", os.path.join(folder, "cu13", "bin", "ptxas")
     for folder in package_folders("triton"):
-        yield "triton's copy", folder / "backends" / "nvidia" / "bin" / "ptxas"
+        yield "triton's copy", os.path.join(folder, "backends", "nvidia", "bin", "ptxas")
     # As `shutil.which`, which brings zlib, bz2 and lzma along.
-    on_path = (Path(folder, "ptxas") for folder in environ.get("PATH", "").split(os.pathsep))
+    folders = environ.get("PATH", "").split(os.pathsep)
+    on_path = (os.path.join(folder, "ptxas") for folder in folders)
     yield from [("PATH", path) for path in on_path if os.access(path, os.X_OK)][:1]
+    import glob  # the last place to look
+
     for found in sorted(glob.glob("/usr/local/cuda*/bin/ptxas"), key=_newest_first):
-        yield "/usr/local/cuda*", Path(found)
+        yield "/usr/local/cuda*", found
 
 
-def package_folders(name: str) -> list[Path]:
+def package_folders(name: str) -> list[str]:
     """Folders of the top-level package `name`, found without importing it."""
     spec = importlib.util.find_spec(name)
     if spec is None or spec.submodule_search_locations is None:
         return []
-    return [Path(place) for place in spec.submodule_search_locations]
+    return list(spec.submodule_search_locations)
 
 
 def _newest_first(path: str) -> tuple[int, ...]:
@@ -229,5 +232,5 @@ def _driver_jit() -> Toolchain:
         stacklevel=3,
     )
     text = f"driver JIT, CUDA {version[0]}.{version[1]}"
-    identity = hashlib.sha256(text.encode()).hexdigest()
+    identity = hash256(text.encode()).hexdigest()
     return Toolchain(None, f"{version[0]}.{version[1]}", identity, "driver JIT")

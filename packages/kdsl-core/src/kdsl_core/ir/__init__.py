@@ -9,21 +9,24 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from kdsl_core.ir.block import Block, Kernel, Param, SharedAlloc
-from kdsl_core.ir.op import Effect, Op
 from kdsl_core.ir.target import Need, Target, target_of
 from kdsl_core.ir.tensor_map import Im2col, MapShape, TensorMap, TensorMapSpec
-from kdsl_core.ir.value import Const, Operand, Reg, Value, Var
 
 if TYPE_CHECKING:
+    from kdsl_core.ir.block import Block, Kernel, Param, SharedAlloc
     from kdsl_core.ir.builder import Builder
     from kdsl_core.ir.flat import Branch, Exit, FlatProgram, Jump, flatten
+    from kdsl_core.ir.op import Effect, Op
     from kdsl_core.ir.protocols import Array, Flattener, Label, Machine, PtxWriter
+    from kdsl_core.ir.value import Const, Operand, Reg, Value, Var
 
 _LATER = {
+    "block": ("Block", "Kernel", "Param", "SharedAlloc"),
     "builder": ("Builder",),
     "flat": ("Branch", "Exit", "FlatProgram", "Jump", "flatten"),
+    "op": ("Effect", "Op"),
     "protocols": ("Array", "Flattener", "Label", "Machine", "PtxWriter"),
+    "value": ("Const", "Operand", "Reg", "Value", "Var"),
 }
 _HOME = {name: module for module, names in _LATER.items() for name in names}
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kdsl_core.dtypes import DType
-from kdsl_core.ir.value import Operand
 from kdsl_core.records import dataclass
 
 if TYPE_CHECKING:
     from kdsl_core.ir.op import Op
+    from kdsl_core.ir.value import Operand
 
 SWIZZLES = (0, 32, 64, 128)
 MAX_RANK = 5

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import builtins
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from opcode import opmap
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
@@ -30,6 +30,7 @@ from kdsl_core.lang.values import (
     spaces_of,
     vars_of,
 )
+from kdsl_core.records import dataclass
 
 # Names that read others by a text; the code's texts then count as names.
 _WHOLE_MODULE = frozenset(["globals", "locals", "vars", "eval", "exec"])
@@ -53,6 +54,18 @@ class Fact(NamedTuple):
     parts: tuple[tuple[str, Any], ...]
 
 
+@dataclass(eq=False)
+class Reads:
+    """What one function reads itself: names that it mentions, and where it finds their values."""
+
+    function: FunctionType
+    names: frozenset[str]
+    bindings: Sequence[tuple[Any, str, Any]]
+    cells: Sequence[tuple[CellType, Any]]
+    contents: Sequence[tuple[Any, list[Any]]]
+    parts: Sequence[tuple[str, Any]]
+
+
 class Dependencies:
     """The values that a function could read by name when this was made.
 
@@ -66,7 +79,9 @@ class Dependencies:
     def __init__(self, function: FunctionType, more: Iterable[Any] = ()) -> None:
         self.outside: Callable[[], bool] | None = None
         self._known: frozenset[str] = frozenset()
-        self._named: dict[int, tuple[CodeType, set[str]]] = {}  # by the id of the code
+        # By their ids, and kept through all walks: what functions read, and what leads nowhere.
+        self._read: dict[int, Reads] = {}
+        self._ends: dict[int, Any] = {}
         self.roots = list(more)
         while True:  # a method found late may name attributes of an object met early
             self._forget()
@@ -93,7 +108,7 @@ class Dependencies:
         self._functions: list[tuple[FunctionType, tuple[Any, ...]]] = []
         self._contents: list[tuple[Any, list[Any]]] = []
         self._buffers: list[tuple[Any, bytes]] = []
-        self._seen: set[int] = set()
+        self._seen: set[int] = set(self._ends)
 
     def _counted(self) -> bool:
         self._asked += 1
@@ -133,6 +148,8 @@ class Dependencies:
             elif value.__closure__:  # such as contextlib's around an author's function
                 self._functions.append((value, _parts(value)))
                 self._reached(path, "function", value, self._captured(value))
+            else:
+                self._end(value)
         elif (parts := parts_of(value)) is not None:
             self._reached(path, "wrapper", value, parts)
         elif is_container(value):
@@ -142,43 +159,29 @@ class Dependencies:
             self._buffers.append((value, bytes_of(value)))
         elif has_state(value):
             self._object(value, path)
+        else:
+            self._end(value)
+
+    def _end(self, value: Any) -> None:
+        self._ends[id(value)] = value
+        self._seen.add(id(value))
 
     def _function(self, function: FunctionType, path: str, kind: str = "function") -> None:
-        code = authors_code(function.__code__)
-        own = self._names_of(code)
-        self.mentioned |= own
+        reads = self._read.get(id(function))  # every walk meets it again
+        if reads is None:
+            reads = self._read[id(function)] = _reads(function)
+        self.mentioned |= reads.names
+        self.everything |= bool(reads.names & _REFLECTIVE)
         self._functions.append((function, _parts(function)))
-        space = function.__globals__
-        for name in sorted(own & _BUILTINS - space.keys()):
-            self._bindings.append((space, name, absent))  # a global of that name would hide it
-        read = own & space.keys()
-        if own & _WHOLE_MODULE:
-            read |= {name for name in space if not name.startswith("__")}
-        parts = [(f".{name}", self._binding(space, name)) for name in sorted(read)]
-        parts += [
-            (f".{name}", self._binding(sys.modules, name)) for name in _imports(code, own, space)
-        ]
-        parts += self._captured(function)
-        parts += [("=", value) for value in function.__defaults__ or ()]
-        keywords = function.__kwdefaults__ or {}
-        if keywords:
-            self._contents.append((keywords, items_of(keywords)))
-        parts += sorted((f".{name}=", value) for name, value in keywords.items())
-        self._reached(path, kind, function, parts)
+        self._bindings += reads.bindings
+        self._cells += reads.cells
+        self._contents += reads.contents
+        self._reached(path, kind, function, reads.parts)
 
     def _captured(self, function: FunctionType) -> list[tuple[str, Any]]:
-        held = [(cell, content(cell)) for cell in function.__closure__ or ()]
+        held, parts = _captured(function)
         self._cells += held
-        free = zip(function.__code__.co_freevars, held, strict=True)
-        return [(f".{name}", value) for name, (_, value) in free]
-
-    def _names_of(self, code: CodeType) -> set[str]:
-        """Names that a function's code mentions; looked for in the first walk."""
-        known = self._named.get(id(code))  # to hash code takes longer
-        if known is None:
-            known = self._named[id(code)] = code, _mentioned_by(code)
-        self.everything |= bool(known[1] & _REFLECTIVE)
-        return known[1]
+        return parts
 
     def _binding(self, space: Mapping[str, Any], name: str) -> Any:
         value = space.get(name, absent)
@@ -206,20 +209,51 @@ class Dependencies:
         return [part for part in parts if part[1] is not absent]
 
 
-def _mentioned_by(code: CodeType) -> set[str]:
+def _reads(function: FunctionType) -> Reads:
+    """What a function reads by name, of its globals, closure and defaults."""
+    code, space = authors_code(function.__code__), function.__globals__
+    names = _mentioned_by(code)
+    read = names & space.keys()
+    if names & _WHOLE_MODULE:
+        read |= {name for name in space if not name.startswith("__")}
+    places: list[tuple[Any, str]] = [(space, name) for name in sorted(read)]
+    places += [(sys.modules, name) for name in _imports(code, names, space)]
+    found = [(place, name, place.get(name, absent)) for place, name in places]
+    # A global of a builtin's name would hide it.
+    hidden = [(space, name, absent) for name in sorted(names & _BUILTINS - space.keys())]
+    cells, captured = _captured(function)
+    keywords = function.__kwdefaults__ or {}
+    parts = [(f".{name}", value) for _, name, value in found]
+    parts += captured
+    parts += [("=", value) for value in function.__defaults__ or ()]
+    parts += sorted((f".{name}=", value) for name, value in keywords.items())
+    contents = [(keywords, items_of(keywords))] if keywords else []
+    return Reads(function, names, [*hidden, *found], cells, contents, parts)
+
+
+def _captured(
+    function: FunctionType,
+) -> tuple[list[tuple[CellType, Any]], list[tuple[str, Any]]]:
+    """The cells of a closure with what they hold, and that by the names of the variables."""
+    held = [(cell, content(cell)) for cell in function.__closure__ or ()]
+    free = zip(function.__code__.co_freevars, held, strict=True)
+    return held, [(f".{name}", value) for name, (_, value) in free]
+
+
+def _mentioned_by(code: CodeType) -> frozenset[str]:
     names: set[str] = set()
     texts: set[str] = set()
     for part in nested_codes(code):
         names.update(part.co_names)
         texts.update(word for text in part.co_consts for word in _words(text))
-    return names | texts if names & _REFLECTIVE else names
+    return frozenset(names | texts if names & _REFLECTIVE else names)
 
 
 def _parts(function: FunctionType) -> tuple[Any, ...]:
     return function.__code__, function.__defaults__
 
 
-def _imports(code: CodeType, names: set[str], space: Mapping[str, Any]) -> list[str]:
+def _imports(code: CodeType, names: frozenset[str], space: Mapping[str, Any]) -> list[str]:
     """Modules that a function's own imports name, by statements or by a text."""
     stated = any(_IMPORT_NAME in part.co_code[::2] for part in nested_codes(code))
     if not (stated or names & _IMPORTS):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-from pathlib import Path
 
 from kdsl_core.errors import ArgumentError
 
@@ -28,10 +27,11 @@ def wanted(kind: str) -> bool:
     return kind in asked
 
 
-def write(name: str, kind: str, text: str) -> Path:
+def write(name: str, kind: str, text: str) -> str:
     """Write a numbered file to $KDSL_DUMP_DIR, or to ./kdsl-dump; returns its path."""
-    folder = Path(os.environ.get("KDSL_DUMP_DIR") or "kdsl-dump")
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{next(_numbers):04d}-{name}.{kind}"
-    path.write_text(text, encoding="utf-8")
+    folder = os.environ.get("KDSL_DUMP_DIR") or "kdsl-dump"
+    os.makedirs(folder, exist_ok=True)
+    path = os.path.join(folder, f"{next(_numbers):04d}-{name}.{kind}")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
     return path

@@ -6,19 +6,17 @@ Comments, blank lines, paths, line numbers, modules' names, hash seeds and addre
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import re
 import struct
 import sys
-from collections import namedtuple
 from collections.abc import Callable, Iterator
 from opcode import EXTENDED_ARG, hasconst
-from pathlib import PurePath
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 
+from kdsl_core.digests import hash256
 from kdsl_core.lang.dependencies import Dependencies, Fact
 from kdsl_core.lang.origins import is_library, is_library_code, is_library_module
 from kdsl_core.lang.values import (
@@ -35,7 +33,7 @@ _DIGEST_DIGITS = 32
 _DEPTH_LIMIT = 40
 _LOADS_CONSTANT = frozenset(hasconst)
 _NUMBERS: tuple[Any, ...] = (str, bytes, int, float, complex)  # a subclass is worth one of them
-_Field: type = type(vars(namedtuple("_Field", "name"))["name"])  # a class without a name in C
+_Field: type = type(vars(Fact)["path"])  # of a named tuple; the class has no name in Python
 
 
 class Unstated(Exception):
@@ -62,7 +60,7 @@ def digest(value: Any) -> str:
 
 
 def _hash(*texts: str) -> str:
-    whole = hashlib.sha256()
+    whole = hash256()
     for text in texts:
         data = text.encode("utf-8", "surrogatepass")
         whole.update(len(data).to_bytes(8, "little"))
@@ -132,6 +130,8 @@ class _Speller:
             return self._function(value)
         if isinstance(value, type):
             return f"type {_named(value)}"
+        if _is_path(value):
+            return f"{type(value).__name__} {value}"
         if is_container(value):
             texts = [self.spell(item) for item in items_of(value)]
             ordered = sorted(texts) if isinstance(value, set | frozenset) else texts
@@ -162,17 +162,15 @@ class _Speller:
 
     def _code(self, code: CodeType) -> str:
         """All of a code object but where it was written, and a docstring that nothing loads."""
-        texts = []
-        for number, argument in _instructions(code):
-            if number in _LOADS_CONSTANT:
-                texts.append(f"{number} {self._constant(code.co_consts[argument])}")
-            else:
-                texts.append(f"{number} {argument}")
+        raw, constants = bytearray(code.co_code), []
+        for place, number in _loads(raw):
+            constants.append(self._constant(code.co_consts[number]))
+            raw[place] = 0  # the number: one more docstring changes it
         sizes = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
         names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
         handlers = getattr(code, "co_exceptiontable", b"").hex()
         doc = repr(code.co_consts[:1]) if self._doc else ""
-        return _hash(code.co_name, repr(sizes), repr(names), handlers, doc, *texts)
+        return _hash(code.co_name, repr(sizes), repr(names), raw.hex(), handlers, doc, *constants)
 
     def _constant(self, value: Any) -> str:
         return self._code(value) if isinstance(value, CodeType) else self.spell(value)
@@ -184,14 +182,23 @@ def _is_exact_number(value: Any) -> bool:
     return any(type(value) is vars(sys.modules.get(m, sys)).get(name) for m, name in homes)
 
 
-def _instructions(code: CodeType) -> Iterator[tuple[int, int]]:
-    """Numbers and arguments of the instructions; `dis` gives names too, at ten times the cost."""
-    raw, before = code.co_code, 0
-    for number, low in zip(raw[::2], raw[1::2], strict=True):
-        argument = before << 8 | low
-        before = argument if number == EXTENDED_ARG else 0
-        if number != EXTENDED_ARG:
-            yield number, argument
+def _is_path(value: Any) -> bool:
+    """Whether it is one of pathlib's, which takes a start some milliseconds to import."""
+    paths = sys.modules.get("pathlib")
+    return paths is not None and isinstance(value, paths.PurePath)
+
+
+def _loads(raw: bytearray) -> Iterator[tuple[int, int]]:
+    """Of each instruction that loads a constant: where its argument is, and the constant's number.
+
+    `dis` gives names too, at ten times the cost.
+    """
+    before = 0  # what EXTENDED_ARG said in front of an instruction
+    for at, instruction in enumerate(raw[::2]):
+        place = 2 * at + 1
+        if instruction in _LOADS_CONSTANT:
+            yield place, before << 8 | raw[place]
+        before = before << 8 | raw[place] if instruction == EXTENDED_ARG else 0
 
 
 def _is_of_library(value: Any) -> bool:
@@ -212,7 +219,7 @@ def _named(value: Any) -> str:
 def _buffer(value: Any) -> str:
     kind, shape = getattr(value, "dtype", ""), getattr(value, "shape", len(value))
     typecode = getattr(value, "typecode", "")
-    return f"{kind}{typecode} {shape} {hashlib.sha256(bytes_of(value)).hexdigest()}"
+    return f"{kind}{typecode} {shape} {hash256(bytes_of(value)).hexdigest()}"
 
 
 def _float(value: float) -> str:
@@ -233,6 +240,5 @@ _EXACT: dict[type, Callable[[Any], str]] = {
 _SPELLINGS: tuple[tuple[Any, Callable[[Any], str]], ...] = (
     (np.generic, lambda v: f"{v.dtype} {v.tobytes().hex()}"),
     (np.dtype, lambda v: f"{v.str} {v.name} {v.descr if v.names else ''}"),
-    (PurePath, str),
     (ModuleType, lambda v: v.__name__),
 )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import functools
-import hashlib
 import inspect
 import threading
 from collections.abc import Callable
@@ -12,7 +10,8 @@ from types import FunctionType
 from typing import Any
 
 from kdsl_core.errors import StagingError
-from kdsl_core.lang.source import Source, capture, definition, spelled, undecorated
+from kdsl_core.lang.meanings import meaning_of
+from kdsl_core.lang.source import Source, capture
 
 # CPython 3.11 counts the depth of syntax trees per process: two threads that parse or compile trees
 # at once end in "AST constructor recursion depth mismatch".
@@ -55,11 +54,7 @@ class Staged:
         Raises: StagingError K320, K321 as a launch would.
         """
         with _REWRITING:
-            node = undecorated(definition(self.function, self.source))
-            first = node.body[0]
-            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
-                node.body = node.body[1:]
-            return hashlib.sha256(spelled(node).encode()).hexdigest()
+            return meaning_of(self.function, self.source)
 
     def _rewrite(self) -> FunctionType:
         from kdsl_core.lang.rewriting import rewritten  # not needed where everything was recalled

@@ -18,7 +18,6 @@ from kdsl_core.lang.lowered import Lowered
 from kdsl_core.lang.signature import Signature
 from kdsl_core.lang.specialisation import Specialisation
 from kdsl_core.lang.tensor_class import TensorClass
-from kdsl_core.loc import here
 
 if TYPE_CHECKING:
     from kdsl_core.lang.traced import Traced
@@ -64,12 +63,13 @@ class KernelFunction:
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Refused: a kernel runs on a grid of blocks."""
-        raise ArgumentError(
+        refused = ArgumentError(
             f"{self.__name__} is a kernel and was called like a function",
             code="K625",
-            loc=here(depth=1),
             fix=f"say how many blocks and threads: {self.__name__}[grid, block](…)",
         )
+        refused.locate()
+        raise refused
 
     def __getitem__(self, launch: Any) -> Launch:
         """A launch on a grid of blocks: ``kernel[grid, block]``."""

@@ -14,7 +14,6 @@ from kdsl_core.ir.target import MAX_THREADS_PER_BLOCK
 from kdsl_core.lang import watch
 from kdsl_core.lang.arguments import Bound, bind
 from kdsl_core.lang.host import runtime
-from kdsl_core.loc import here
 
 if TYPE_CHECKING:
     from kdsl_core.lang.dependencies import Dependencies
@@ -146,7 +145,7 @@ class Launch:
             elif again is None or not again(self, args, kwargs):
                 self._find(args, kwargs)
         except KdslError as error:
-            error.loc = error.loc or here(depth=1)
+            error.locate()
             raise
 
     def bind(self, *args: Any, **kwargs: Any) -> Callable[..., None]:
@@ -170,7 +169,7 @@ class Launch:
                 )
                 return answer
         except KdslError as error:
-            error.loc = error.loc or here(depth=1)
+            error.locate()
             raise
         from kdsl_core.lang.simulate import bound_in_simulator
 

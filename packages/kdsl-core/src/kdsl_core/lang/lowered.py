@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
+from kdsl_core import ir
 from kdsl_core.dtypes import ALL_DTYPES, DType, tensor_map
-from kdsl_core.ir import Param, Value
 from kdsl_core.lang.arguments import Bound
 from kdsl_core.lang.parameter_values import Evaluator, MapEvaluator, Origin, ProductMap, values_of
 from kdsl_core.lang.product_maps import Unportable, product_from_json, product_of, product_to_json
@@ -97,5 +97,5 @@ def _map(stated: dict[str, Any], params: Sequence[tuple[str, DType]]) -> Evaluat
         return product_from_json(stated)
     from kdsl_core.lang.map_json import map_from_json  # with the instructions of its program
 
-    values = [Param(name, Value(dtype, None, name)) for name, dtype in params]
+    values = [ir.Param(name, ir.Value(dtype, None, name)) for name, dtype in params]
     return MapEvaluator(map_from_json(stated, values), values)

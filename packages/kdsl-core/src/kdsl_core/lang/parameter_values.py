@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from kdsl_core.ir import Const, MapShape, Operand, Param, TensorMap
+from kdsl_core import ir
 from kdsl_core.ir.map_limits import ALIGNMENT, check_map
-from kdsl_core.ir.tensor_map import TensorMapSpec
+from kdsl_core.ir.tensor_map import MapShape, TensorMap, TensorMapSpec
 from kdsl_core.lang.arguments import ArrayFacts, Bound
 
 if TYPE_CHECKING:
-    from kdsl_core.ir import Array
+    from kdsl_core.ir import Array, Operand, Param
     from kdsl_core.isa.instruction import InstructionOp
 
 # Where a parameter's value comes from at launch: ("pointer", array), ("size", array, mode),
@@ -53,7 +53,7 @@ class MapEvaluator:
         }
 
         def read(operand: Operand) -> Array:
-            return operand.array() if isinstance(operand, Const) else held[operand]
+            return operand.array() if isinstance(operand, ir.Const) else held[operand]
 
         for op in spec.program:
             step = cast("InstructionOp", op)

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
+from kdsl_core import ir
 from kdsl_core.dtypes import BY_NAME, DType, i32, i64, u32, u64
-from kdsl_core.ir import Const, Im2col, MapShape, Operand, Param
-from kdsl_core.ir.tensor_map import TensorMapSpec
+from kdsl_core.ir.tensor_map import Im2col, MapShape, TensorMapSpec
 from kdsl_core.lang.parameter_values import ProductMap, Term
+
+if TYPE_CHECKING:
+    from kdsl_core.ir import Operand, Param
 
 _LARGEST_FACTOR = 1 << 30  # times any 32-bit number it still fits the 64 bits of the program
 
@@ -28,13 +31,13 @@ def product_of(spec: TensorMapSpec, params: Sequence[Param]) -> ProductMap | Non
     exact: set[Operand] = {p.value for p in params if p.value.dtype in (i32, u32)}
 
     def term(x: Operand) -> Term | None:
-        return (None, int(x.value)) if isinstance(x, Const) else known.get(x)
+        return (None, int(x.value)) if isinstance(x, ir.Const) else known.get(x)
 
     for op in spec.program:
         step = cast("Any", op)  # an InstructionOp; its module is what is spared
         first, *rest = step.operands
         before = known.get(first) if first in exact else None
-        if before is not None and all(isinstance(x, Const) for x in rest):
+        if before is not None and all(isinstance(x, ir.Const) for x in rest):
             numbers = [int(x.value) for x in rest]
             known[step.d] = _result(step.instruction.name, before, numbers, step.d.dtype)
             exact.add(step.d)

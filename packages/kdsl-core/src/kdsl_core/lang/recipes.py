@@ -6,13 +6,9 @@ that nothing is traced.
 
 from __future__ import annotations
 
-import hashlib
-import os
 import sys
 from collections.abc import Iterable, Iterator
-from functools import cache
 from importlib import import_module
-from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +17,11 @@ from kdsl_core.ir import Target
 from kdsl_core.lang import dump
 from kdsl_core.lang.authors_code import nested_codes
 from kdsl_core.lang.dependencies import Dependencies
-from kdsl_core.lang.file_states import state_of_files, still
+from kdsl_core.lang.file_states import library_digest, still
 from kdsl_core.lang.fingerprint import Unstated, digests
 from kdsl_core.lang.host import runtime
 from kdsl_core.lang.lowered import Lowered
-from kdsl_core.lang.origins import LIBRARIES, LOADED_NS, is_library_code
+from kdsl_core.lang.origins import LIBRARIES, is_library_code
 from kdsl_core.lang.signature import Signature
 
 if TYPE_CHECKING:
@@ -34,7 +30,6 @@ if TYPE_CHECKING:
     from kdsl_core.lang.observed import Observed
     from kdsl_core.lang.specialisation import Specialisation
 
-_PACKAGE = Path(__file__).parents[1]
 _WRITTEN_BY_PYTHON = "<string>"
 
 
@@ -109,36 +104,6 @@ def ingredients(
         "target": str(target),
         "dependencies": read,
     }
-
-
-@cache
-def library_digest() -> str | None:
-    """A digest of kdsl_core's files; None when they are not those that this process runs."""
-    files = dict(_files(str(_PACKAGE), ""))
-    if any(state.st_mtime_ns > LOADED_NS for state in files.values()):
-        return None
-    subject, state = f"kdsl in {_PACKAGE}", state_of_files(files)
-    digest: str = runtime("building a kernel").noted(subject, state, lambda: _digest(files))
-    return digest
-
-
-def _files(folder: str, within: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Every Python file below a folder by its name there, with what the file system says of it."""
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name.endswith(".py"):
-                yield within + entry.name, entry.stat()
-            elif entry.is_dir() and entry.name != "__pycache__":
-                yield from _files(entry.path, f"{within}{entry.name}/")
-
-
-def _digest(names: Iterable[str]) -> str:
-    digest = hashlib.sha256()
-    for name in sorted(names):
-        with open(f"{_PACKAGE}/{name}", "rb", buffering=0) as file:
-            data = file.readall()
-        digest.update(f"{name}\0{len(data)}\0".encode() + data)
-    return digest.hexdigest()
 
 
 def _facts(

@@ -11,7 +11,6 @@ from typing import Any
 from kdsl_core import dtypes as dt
 from kdsl_core.dtypes import BY_NAME, DType
 from kdsl_core.errors import KdslError, StagingError
-from kdsl_core.loc import Loc
 from kdsl_core.records import dataclass
 
 _EMPTY = inspect.Parameter.empty
@@ -119,6 +118,8 @@ class Signature:
         try:
             self.parameters = tuple(_parameter(p, lookup, function) for p in found)
         except KdslError as error:
+            from kdsl_core.loc import Loc  # not needed where there are no errors
+
             error.loc = error.loc or Loc(((function.__code__, 0),))
             raise
         self.by_name = {p.name: p for p in self.parameters}

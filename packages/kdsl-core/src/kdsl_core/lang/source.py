@@ -7,7 +7,7 @@ import copy
 import functools
 import linecache
 from collections.abc import Iterator
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any
 
 from kdsl_core.errors import StagingError
@@ -49,9 +49,10 @@ def definition(function: FunctionType, source: Source) -> FunctionNode:
             fix="define the kernel in a file or a notebook cell; text given to exec() must be "
             "registered in linecache.cache",
         )
-    for node in _functions(source):
-        first = min([node.lineno, *(mark.lineno for mark in node.decorator_list)])
-        if node.name == code.co_name and first == code.co_firstlineno and _same(node, code):
+    for node in definitions(source):
+        names = parameters(node)
+        there = (first_line(node), node.name) == (code.co_firstlineno, code.co_name)
+        if there and tuple(names) == code.co_varnames[: len(names)]:
             return node
     raise other_text(function, source)
 
@@ -117,7 +118,8 @@ def other_text(function: FunctionType, source: Source) -> StagingError:
 
 
 @functools.lru_cache(maxsize=64)
-def _functions(source: Source) -> tuple[FunctionNode, ...]:
+def definitions(source: Source) -> tuple[FunctionNode, ...]:
+    """Every function that a text defines, nested ones behind those around them."""
     return tuple(_nested_functions(ast.parse(source.text, source.file)))
 
 
@@ -130,8 +132,13 @@ def _nested_functions(node: ast.AST) -> Iterator[FunctionNode]:
             yield from _nested_functions(inner)
 
 
-def _same(node: FunctionNode, code: CodeType) -> bool:
+def first_line(node: FunctionNode) -> int:
+    """Where a definition begins, as its code says: with its first mark."""
+    return min([node.lineno, *(mark.lineno for mark in node.decorator_list)])
+
+
+def parameters(node: FunctionNode) -> list[str]:
+    """The names of a definition's parameters, in the order in which code has them."""
     args = node.args
     names = [a.arg for a in (*args.posonlyargs, *args.args, *args.kwonlyargs)]
-    names += [a.arg for a in (args.vararg, args.kwarg) if a is not None]
-    return tuple(names) == code.co_varnames[: len(names)]
+    return names + [a.arg for a in (args.vararg, args.kwarg) if a is not None]

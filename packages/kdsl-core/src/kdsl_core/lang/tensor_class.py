@@ -9,12 +9,12 @@ from kdsl_core.dtypes import BY_NAME, DType
 from kdsl_core.errors import ArgumentError
 from kdsl_core.records import dataclass
 
-_TEXT = re.compile(
+_TEXT = (
     r"(?P<name>\w+): (?P<dtype>\w+) \((?P<sizes>[^)]*)\):\((?P<strides>[^)]*)\) "
     r"align (?P<align>\d+)(?P<wide>, 64-bit)?"
 )
-_SIZE = re.compile(r"(?P<long>long )?(?:(?P<name>[A-Za-z_]\w*)%)?(?P<number>\d+)")
-_STRIDE = re.compile(r"(?:(?P<sign>[+-])%)?(?P<number>\d+)")
+_SIZE = r"(?P<long>long )?(?:(?P<name>[A-Za-z_]\w*)%)?(?P<number>\d+)"
+_STRIDE = r"(?:(?P<sign>[+-])%)?(?P<number>\d+)"
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,11 @@ class TensorClass:
 
         Raises: ArgumentError K735 when no class is.
         """
-        found = _TEXT.fullmatch(text)
+        found = re.fullmatch(_TEXT, text)
         if found is None or found["dtype"] not in BY_NAME:
             raise _not_a_class(text)
-        sizes = [_SIZE.fullmatch(word) for word in _words(found["sizes"])]
-        strides = [_STRIDE.fullmatch(word) for word in _words(found["strides"])]
+        sizes = [re.fullmatch(_SIZE, word) for word in _words(found["sizes"])]
+        strides = [re.fullmatch(_STRIDE, word) for word in _words(found["strides"])]
         if len(sizes) != len(strides) or not all((*sizes, *strides)):
             raise _not_a_class(text)
         return cls(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from array import array
+import sys
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from types import (
@@ -149,9 +149,10 @@ def is_container(value: Any) -> bool:
 
 def is_buffer(value: Any) -> bool:
     """Whether it holds numbers that can be changed in place."""
-    return isinstance(value, bytearray | array) or (
-        isinstance(value, np.ndarray) and not value.dtype.hasobject
-    )
+    if isinstance(value, np.ndarray):
+        return not value.dtype.hasobject
+    arrays = sys.modules.get("array")  # few programs import it
+    return isinstance(value, bytearray) or (arrays is not None and isinstance(value, arrays.array))
 
 
 def bytes_of(buffer: Any) -> bytes:

@@ -10,12 +10,10 @@ from typing import Any, Protocol, TypeVar
 from kdsl_core.dtypes import DType
 from kdsl_core.lang.arguments import facts_of
 from kdsl_core.records import dataclass
-from kdsl_fuse import arrays
 from kdsl_fuse.kernels import gemm_sm90_model as model
 from kdsl_fuse.kernels import gemm_sm90_table as table
 from kdsl_fuse.kernels.gemm_sm90 import gemm_sm90, identity
 from kdsl_fuse.kernels.gemm_sm90_config import ROOM, Sm90Config
-from kdsl_fuse.kernels.repitch import addressable
 
 MULTIPROCESSORS = 132  # of an H100 SXM, an H200 and a GH200
 DEVICE = "NVIDIA H200"
@@ -86,7 +84,11 @@ class Sm90Plan:
 
     def oriented(self, x: Any) -> Any:
         """An array of C's shape as the kernel sees it."""
-        return arrays.transposed(x) if self.swap else x
+        if not self.swap:
+            return x
+        from kdsl_fuse.arrays import transposed  # whoever only builds meets no array
+
+        return transposed(x)
 
     def parts(self, a: Any, c: Any) -> Any:
         """Memory for the parts of the sums, for one launch at a time; None where K is whole."""
@@ -114,6 +116,8 @@ class Sm90Plan:
         `also`, too. Without `parts` new memory is taken for them. Operands that TMA cannot address
         are copied first.
         """
+        from kdsl_fuse.kernels.repitch import addressable  # whoever only builds copies nothing
+
         operands = addressable((w, a) if self.swap else (a, w))
         results = [self.oriented(x) for x in (c, *also)]
         operands_of_tail = [self.oriented(x) for x in extras]

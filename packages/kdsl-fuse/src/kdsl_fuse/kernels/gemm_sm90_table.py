@@ -7,9 +7,10 @@ better than a neighbour does.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
+from functools import cache
 from typing import Any
 
 from kdsl_core.dtypes import DType, dtype_of
@@ -17,10 +18,11 @@ from kdsl_core.records import dataclass
 from kdsl_fuse.kernels import gemm_sm90_model as model
 from kdsl_fuse.kernels.gemm_sm90_config import Sm90Config
 from kdsl_runtime import dispatch
+from kdsl_runtime.cache.location import AnyPath
 from kdsl_runtime.problem import Problem
 
 KERNEL = "gemm_sm90"
-TABLES = Path(__file__).parent / "tables"
+TABLES = os.path.join(os.path.dirname(__file__), "tables")
 _ALIKE = {"f16": "bf16"}  # types that the hardware multiplies equally fast share entries
 
 
@@ -87,12 +89,14 @@ class Entry:
             raise ValueError(f"{needed} bytes of shared memory, of {model.SHARED_BYTES}")
 
 
-_DEFAULTS = asdict(Sm90Config((128, 8, 64), 2)) | {"tile": None, "stages": None}
+@cache
+def _defaults() -> dict[str, Any]:
+    return asdict(Sm90Config((128, 8, 64), 2)) | {"tile": None, "stages": None}
 
 
 def options_of(config: Sm90Config, swap: bool) -> dict[str, Any]:
     """A plan as tables and the tuner have it: what differs from the defaults."""
-    fields = {name: v for name, v in asdict(config).items() if v != _DEFAULTS[name]}
+    fields = {name: v for name, v in asdict(config).items() if v != _defaults()[name]}
     return fields | ({"swap": True} if swap else {})
 
 
@@ -103,9 +107,9 @@ def chosen_by(options: Mapping[str, Any]) -> tuple[Sm90Config, bool]:
     return Sm90Config(**fields), swap
 
 
-def path_of(device: str) -> Path:
+def path_of(device: str) -> str:
     """The file of a device's table in this package."""
-    return TABLES / dispatch.file_name(KERNEL, device)
+    return os.path.join(TABLES, dispatch.file_name(KERNEL, device))
 
 
 DISPATCH = dispatch.Dispatch(KERNEL, TABLES, within=0.0, check=Entry.read)
@@ -120,7 +124,7 @@ def find(device: str, key: Key) -> Entry | None:
     return None if found is None or found.entry is None else Entry.read(found.entry)
 
 
-def read_table(path: Path) -> Mapping[Key, Entry]:
+def read_table(path: AnyPath) -> Mapping[Key, Entry]:
     """The entries of a file; none if it does not exist.
 
     Raises: CacheError (K761) naming the file and the entry that cannot be used.

@@ -81,7 +81,7 @@ def _around(problem: Problem, staged: bool, ring: bool) -> Iterator[Config]:
             "cluster": int(chosen.cluster * cluster),
         }  # fmt: skip
         for groups in {max(threads // max(shared["lanes"], 1), 1) for threads in _BLOCKS}:
-            for together in {1, chosen.together} if shared["lanes"] <= 32 else {1}:
+            for together in {1, chosen.together}:
                 for load, store in _CACHES:
                     config = {**shared, "groups": groups, "together": together,
                               "load": load, "store": store, "staged": staged,

@@ -30,7 +30,7 @@ def export_entries(disk: DiskCache, path: Path) -> int:
                 entry = disk.peek(key)
                 if entry is not None:
                     data = encode(key, entry)
-                    member = tarfile.TarInfo(str(entry_path(Path(), key)))
+                    member = tarfile.TarInfo(entry_path("", key))
                     member.size, member.mode = len(data), 0o600
                     archive.addfile(member, io.BytesIO(data))
                     count += 1

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from pathlib import Path
 
+from kdsl_core.digests import hash256
 from kdsl_core.errors import CacheError
 from kdsl_core.records import dataclass
 from kdsl_runtime import metrics
@@ -22,13 +21,13 @@ from kdsl_runtime.cache.files import (
     KdslCacheWarning,
     age_s,
     entry_path,
+    files_below,
     read_file,
     remove,
     write_file,
 )
-from kdsl_runtime.cache.flight import lock_file, sweep
 from kdsl_runtime.cache.keys import check_key
-from kdsl_runtime.cache.location import make_private
+from kdsl_runtime.cache.location import AnyPath, make_private
 
 DEFAULT_MAX_BYTES = 2 << 30
 _WRITES_BETWEEN_PRUNES = 64
@@ -41,7 +40,7 @@ class StoredFile:
     """One entry as the file system shows it. Units: `used_ns` since the epoch, `bytes` whole."""
 
     key: str
-    path: Path
+    path: str
     bytes: int
     used_ns: int
 
@@ -53,22 +52,23 @@ class DiskCache:
     Raises: CacheError K720–K722 when `root` cannot be trusted, OSError when it cannot be made.
     """
 
-    def __init__(self, root: Path, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
-        self.root = Path(os.path.realpath(root))
+    def __init__(self, root: AnyPath, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
+        self.root = os.path.realpath(root)
         self.max_bytes = max_bytes
         make_private(self.root)
-        self._home = self.root / f"v{FORMAT_VERSION}"
-        self._locks = self._home / "locks"
-        self._notes = self._home / "notes"
+        self._home = os.path.join(self.root, f"v{FORMAT_VERSION}")
+        self._locks = os.path.join(self._home, "locks")
+        self._notes = os.path.join(self._home, "notes")
         self._writes = 0
 
-    def path_of(self, key: str) -> Path:
+    def path_of(self, key: str) -> str:
         """Where the entry of `key` is kept."""
         return entry_path(self.root, key)
 
-    def note_path(self, subject: str) -> Path:
+    def note_path(self, subject: str) -> str:
         """Where the note of a subject is kept; see `notes`."""
-        return self._notes / f"{hashlib.sha256(subject.encode()).hexdigest()[:32]}{NOTE}"
+        name = hash256(subject.encode()).hexdigest()[:32]
+        return os.path.join(self._notes, f"{name}{NOTE}")
 
     def get(self, key: str) -> Entry | None:
         """The verified entry of `key`; None when there is none or it had to be set aside.
@@ -100,7 +100,7 @@ class DiskCache:
         Raises: CacheError when a directory cannot be trusted, OSError when it cannot be written.
         """
         path, data = self.path_of(key), encode(key, entry)
-        for directory in (self.root, self._home, path.parent):
+        for directory in (self.root, self._home, os.path.dirname(path)):
             make_private(directory)
         write_file(path, data)
         self._writes += 1
@@ -110,18 +110,20 @@ class DiskCache:
 
     def lock(self, key: str) -> AbstractContextManager[bool]:
         """Hold `key` against other processes while it is built; see `lock_file`."""
+        from kdsl_runtime.cache.file_lock import lock_file  # not needed where entries are found
+
         with contextlib.suppress(OSError, CacheError):
             for directory in (self.root, self._home, self._locks):
                 make_private(directory)
-        return lock_file(self._locks / f"{check_key(key)}.lock")
+        return lock_file(os.path.join(self._locks, f"{check_key(key)}.lock"))
 
     def files(self, pattern: str = f"v{FORMAT_VERSION}") -> list[StoredFile]:
         """Every entry, least recently used first; of other formats too with the pattern "v*"."""
         found = []
-        for path in self.root.glob(f"{pattern}/??/*{SUFFIX}"):
+        for path in files_below(self.root, f"{pattern}/??/*{SUFFIX}"):
             with contextlib.suppress(OSError):
-                state = path.lstat()
-                found.append(StoredFile(path.stem, path, state.st_size, state.st_mtime_ns))
+                state, key = os.lstat(path), os.path.basename(path).removesuffix(SUFFIX)
+                found.append(StoredFile(key, path, state.st_size, state.st_mtime_ns))
         return sorted(found, key=lambda file: (file.used_ns, file.key))
 
     def verify(self) -> Iterator[tuple[StoredFile, str | None]]:
@@ -163,22 +165,27 @@ class DiskCache:
 
         Gives the number of files removed.
         """
-        rubbish = [*self._home.glob(f"*/.*{TEMPORARY}"), *self._home.glob(f"??/*{BAD}")]
+        from kdsl_runtime.cache.file_lock import sweep
+
+        rubbish = [
+            *files_below(self._home, f"*/.*{TEMPORARY}"),
+            *files_below(self._home, f"??/*{BAD}"),
+        ]
         old = [path for path in rubbish if age_s(path) >= older_than_s]
         return sum(map(remove, old)) + sweep(self._locks)
 
     def clear(self) -> int:
         """Remove every entry and everything left over; gives the number of entries."""
         removed = sum(remove(file.path) for file in self.files("v*"))
-        for note in self._notes.glob(f"*{NOTE}"):
+        for note in files_below(self._notes, f"*{NOTE}"):
             remove(note)
         self.sweep()
         return removed
 
-    def _quarantine(self, path: Path, problem: CorruptEntry, *, warn: bool = True) -> None:
+    def _quarantine(self, path: AnyPath, problem: CorruptEntry, *, warn: bool = True) -> None:
         metrics.add("bad_entries")
         with contextlib.suppress(OSError):
-            os.replace(path, path.with_suffix(BAD))
+            os.replace(path, os.path.splitext(path)[0] + BAD)
         if warn:
             text = f"{problem.message} ({path}); it is set aside and built again"
             warnings.warn(text, KdslCacheWarning, stacklevel=2)

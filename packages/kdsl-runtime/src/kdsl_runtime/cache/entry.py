@@ -1,26 +1,25 @@
 """One cache entry and its file: header, metadata, payload, checksum; readable by any later version.
 
 The file, little-endian: 8 bytes magic, u32 format version, u32 metadata length, u64 payload length,
-metadata (JSON, UTF-8), payload, sha256 of all bytes before it. The magic holds a byte above 127 and
-both line ends, so a transfer that changes text shows at once.
+metadata (JSON, UTF-8), payload, BLAKE2b-256 of all bytes before it. The magic holds a byte above
+127 and both line ends, so a transfer that changes text shows at once.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import struct
 from collections.abc import Mapping
 from typing import Any
 
+from kdsl_core.digests import DIGEST_BYTES, hash256
 from kdsl_core.errors import CacheError
 from kdsl_core.records import dataclass
 from kdsl_runtime.cache.keys import canonical_json
 
 MAGIC = b"\x89KDSL\r\n\n"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _HEADER = struct.Struct("<8sIIQ")
-_CHECKSUM_BYTES = hashlib.sha256().digest_size
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ def encode(key: str, entry: Entry) -> bytes:
     metadata = canonical_json({"key": key, "metadata": dict(entry.metadata)})
     header = _HEADER.pack(MAGIC, FORMAT_VERSION, len(metadata), len(entry.payload))
     body = header + metadata + entry.payload
-    return body + hashlib.sha256(body).digest()
+    return body + hash256(body).digest()
 
 
 def decode(data: bytes, key: str) -> Entry:
@@ -51,7 +50,7 @@ def decode(data: bytes, key: str) -> Entry:
 
     Raises: CorruptEntry K726 with the first thing that is wrong.
     """
-    if len(data) < _HEADER.size + _CHECKSUM_BYTES:
+    if len(data) < _HEADER.size + DIGEST_BYTES:
         raise _corrupt(key, f"{len(data)} bytes are too few")
     magic, version, metadata_bytes, payload_bytes = _HEADER.unpack_from(data)
     if magic != MAGIC:
@@ -60,9 +59,9 @@ def decode(data: bytes, key: str) -> Entry:
         raise _corrupt(key, f"its format is {version}, this kdsl reads {FORMAT_VERSION}")
     middle = _HEADER.size + metadata_bytes
     end = middle + payload_bytes
-    if len(data) != end + _CHECKSUM_BYTES:
-        raise _corrupt(key, f"it has {len(data)} bytes instead of {end + _CHECKSUM_BYTES}")
-    if hashlib.sha256(data[:end]).digest() != data[end:]:
+    if len(data) != end + DIGEST_BYTES:
+        raise _corrupt(key, f"it has {len(data)} bytes instead of {end + DIGEST_BYTES}")
+    if hash256(data[:end]).digest() != data[end:]:
         raise _corrupt(key, "its checksum is wrong")
     try:
         stated = json.loads(data[_HEADER.size : middle])

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kdsl_core.digests import DIGEST_BYTES, hash256
 from kdsl_core.errors import CacheError
 
-KEY = re.compile(r"[0-9a-f]{64}")
+_DIGITS = 2 * DIGEST_BYTES
 
 
 def content_key(ptx: str, target: str, toolchain_id: str, options: Sequence[str] = ()) -> str:
     """Hash of all that decides the cubin: the PTX, the target, the assembler and its arguments."""
-    digest = hashlib.sha256(b"kdsl content 1\0")
+    digest = hash256(b"kdsl content 2\0")
     for part in (ptx, target, toolchain_id, *options):
         data = part.encode()
         digest.update(len(data).to_bytes(8, "little"))
@@ -29,7 +28,7 @@ def recipe_key(ingredients: Mapping[str, Any]) -> str:
 
     Raises: CacheError K725 for an ingredient that JSON cannot state exactly.
     """
-    return hashlib.sha256(b"kdsl recipe 1\0" + canonical_json(ingredients)).hexdigest()
+    return hash256(b"kdsl recipe 2\0" + canonical_json(ingredients)).hexdigest()
 
 
 def canonical_json(value: Any) -> bytes:
@@ -43,13 +42,13 @@ def canonical_json(value: Any) -> bytes:
 
 
 def check_key(key: str) -> str:
-    """`key` itself when it is a lower-case sha256 in hex, which makes it safe as a file name.
+    """`key` itself when it is 256 bits in lower-case hex, which makes it safe as a file name.
 
     Raises: CacheError K724.
     """
-    if not isinstance(key, str) or not KEY.fullmatch(key):
+    if not isinstance(key, str) or len(key) != _DIGITS or key.strip("0123456789abcdef"):
         raise CacheError(
-            f"expected a key of 64 hex digits, got {key!r}",
+            f"expected a key of {_DIGITS} hex digits, got {key!r}",
             code="K724",
             fix="make keys with content_key or recipe_key",
         )

@@ -9,8 +9,7 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from kdsl_core.errors import CacheError
 from kdsl_runtime import metrics
@@ -18,13 +17,15 @@ from kdsl_runtime.cache.disk import DEFAULT_MAX_BYTES, DiskCache
 from kdsl_runtime.cache.entry import Entry
 from kdsl_runtime.cache.files import KdslCacheWarning
 from kdsl_runtime.cache.flight import KeyLocks
-from kdsl_runtime.cache.location import default_directory
+from kdsl_runtime.cache.location import AnyPath, default_directory
 from kdsl_runtime.cache.memory import MemoryCache
-from kdsl_runtime.cache.remote import RemoteCache
-from kdsl_runtime.cache.sealed import SealedCache
+
+if TYPE_CHECKING:
+    from kdsl_runtime.cache.remote import RemoteCache
+    from kdsl_runtime.cache.sealed import SealedCache
 
 Test = Callable[[Entry], bool]
-_Place = tuple[Path | None, str, str]
+_Place = tuple[str | None, str, str]
 _caches: dict[_Place, Cache] = {}
 _guard = threading.Lock()
 
@@ -59,7 +60,7 @@ class Cache:
         self._warned: set[str] = set()
 
     @classmethod
-    def at(cls, directory: Path | None, max_bytes: int = DEFAULT_MAX_BYTES) -> Cache:
+    def at(cls, directory: AnyPath | None, max_bytes: int = DEFAULT_MAX_BYTES) -> Cache:
         """The cache in `directory`; in memory alone, with one warning, when that cannot be used."""
         cache = cls()
         if directory is None:
@@ -192,9 +193,14 @@ def default_cache(environ: Mapping[str, str] | None = None) -> Cache:
     with _guard:
         if (directory, layers, url) not in _caches:
             cache = Cache.at(directory, max_bytes(environ))
-            folders = [Path(folder) for folder in layers.split(os.pathsep) if folder]
-            cache.sealed = [SealedCache(folder) for folder in folders]
+            folders = [folder for folder in layers.split(os.pathsep) if folder]
+            if folders:
+                from kdsl_runtime.cache.sealed import SealedCache
+
+                cache.sealed = [SealedCache(folder) for folder in folders]
             if url:
+                from kdsl_runtime.cache.remote import RemoteCache
+
                 cache.remote = RemoteCache(url, environ.get("KDSL_CACHE_REMOTE_PUSH") == "1")
             _caches[directory, layers, url] = cache
         return _caches[directory, layers, url]

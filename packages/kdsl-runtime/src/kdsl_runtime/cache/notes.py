@@ -7,10 +7,10 @@ the state that it names is the state of the files. Notes are this machine's own 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 from collections.abc import Callable
 
+from kdsl_core.digests import hash256
 from kdsl_core.errors import CacheError
 from kdsl_runtime.cache.disk import DiskCache
 from kdsl_runtime.cache.files import read_file, write_file
@@ -27,7 +27,7 @@ def noted(subject: str, state: str | None, find: Callable[[], str]) -> str:
     disk = default_cache().disk
     if state is None or disk is None:
         return find()
-    stated = hashlib.sha256(state.encode()).hexdigest()
+    stated = hash256(state.encode()).hexdigest()
     with contextlib.suppress(OSError, CacheError):
         known = _read(disk, subject, stated)
         if known is not None:
@@ -41,7 +41,7 @@ def noted(subject: str, state: str | None, find: Callable[[], str]) -> str:
 def _read(disk: DiskCache, subject: str, stated: str) -> str | None:
     data = read_file(disk.note_path(subject), {os.geteuid()})
     seal, _, rest = (data or b"").partition(b"\n")
-    if seal.decode("ascii", "replace") != hashlib.sha256(rest).hexdigest():
+    if seal.decode("ascii", "replace") != hash256(rest).hexdigest():
         return None
     before, _, text = rest.decode().partition("\n")
     return text if before == stated else None
@@ -49,7 +49,8 @@ def _read(disk: DiskCache, subject: str, stated: str) -> str | None:
 
 def _write(disk: DiskCache, subject: str, stated: str, text: str) -> None:
     path, rest = disk.note_path(subject), f"{stated}\n{text}".encode()
-    for directory in (disk.root, path.parent.parent, path.parent):
+    notes = os.path.dirname(path)
+    for directory in (disk.root, os.path.dirname(notes), notes):
         make_private(directory)
-    sealed = hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest
+    sealed = hash256(rest).hexdigest().encode() + b"\n" + rest
     write_file(path, sealed, synced=False)  # what a crash leaves of it has a broken seal

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import warnings
-from pathlib import Path
 
 from kdsl_runtime.cache.entry import CorruptEntry, Entry, decode
 from kdsl_runtime.cache.files import KdslCacheWarning, entry_path, read_file
-from kdsl_runtime.cache.location import check_private
+from kdsl_runtime.cache.location import AnyPath, check_private
 
 _SUPERUSER = 0
 
@@ -21,8 +20,8 @@ class SealedCache:
     Threads: safe.
     """
 
-    def __init__(self, root: Path) -> None:
-        self.root = Path(os.path.realpath(root))
+    def __init__(self, root: AnyPath) -> None:
+        self.root = os.path.realpath(root)
 
     def get(self, key: str) -> Entry | None:
         """The verified entry of `key`; None when there is none, or with a warning, a bad one.
@@ -32,7 +31,8 @@ class SealedCache:
         owners = {os.geteuid(), _SUPERUSER}
         path = entry_path(self.root, key)
         try:
-            for directory in (self.root, path.parent.parent, path.parent):
+            shard = os.path.dirname(path)
+            for directory in (self.root, os.path.dirname(shard), shard):
                 check_private(directory, owners)
         except FileNotFoundError:
             return None
