@@ -267,7 +267,7 @@ def keep_bytecode() -> None:
 
 
 def extras(options: argparse.Namespace, rest: list[str]) -> NoReturn:
-    """install what the tests of the front doors need: torch's CPU build, onnx, small models"""
+    """install what some tests need: torch's CPU build, onnx, small models, numba"""
     ensure_environment()
     groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
     started = time.monotonic()

@@ -11,10 +11,14 @@ from kdsl_core import isa
 from kdsl_core.ir.op import Op
 
 
+OF_EXTRAS = {"kdsl_core.isa.tensor_core_loop"}  # modules that define no operation
+
+
 def defined_ops() -> set[type[Op]]:
     """The operations that the modules of kdsl_core.isa define; a leading `_` marks a base."""
     for module in pkgutil.walk_packages(isa.__path__, "kdsl_core.isa."):
-        importlib.import_module(module.name)
+        if module.name not in OF_EXTRAS:
+            importlib.import_module(module.name)
     found: set[type[Op]] = set()
     waiting: list[type[Op]] = [Op]
     while waiting:

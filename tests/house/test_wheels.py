@@ -56,7 +56,7 @@ def test_nothing_is_missing_and_nothing_strange(
     wanted = {
         path.relative_to(source.parent).as_posix()
         for path in source.rglob("*")
-        if path.is_file() and path.suffix != ".pyc"
+        if path.is_file() and "__pycache__" not in path.parts
     }
     found = set(wheels[package].namelist())
     assert wanted - found == set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from core.isa.ways import WAYS, only
 from kdsl_core.errors import TypeMismatch
 from kdsl_core.isa import tensor_core_sums
 from kdsl_core.isa.tensor_core import accumulate_products, multiply_accumulate
@@ -23,6 +25,13 @@ TYPES: dict[str, Any] = {
     "e4m3": ml_dtypes.float8_e4m3fn,
     "e5m2": ml_dtypes.float8_e5m2,
 }
+
+
+@pytest.fixture(autouse=True, params=WAYS)
+def way(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Each test runs once for each way of a sum."""
+    with only(request.param):
+        yield
 
 
 @pytest.fixture(scope="module")

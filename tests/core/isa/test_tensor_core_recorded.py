@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from core.isa.ways import WAYS, only
 from scripts import scripts
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "tensor_core" / "h200_kinds.npz"
@@ -23,10 +24,11 @@ def tools() -> Iterator[SimpleNamespace]:
         yield found
 
 
-@pytest.fixture(scope="module")
-def checks(tools: Any) -> Any:
-    """How the model compares, group by group."""
-    return tools.record_tensor_core.checks(GOLDEN)
+@pytest.fixture(scope="module", params=WAYS)
+def checks(tools: Any, request: pytest.FixtureRequest) -> Any:
+    """How the model compares, group by group, once for each way of a sum."""
+    with only(request.param):
+        return tools.record_tensor_core.checks(GOLDEN)
 
 
 def test_every_bit_of_every_group(checks: Any) -> None:

@@ -74,7 +74,7 @@ def test_chunks_hold_the_elements(swizzle: int, size: int, major: str, rows: int
     rng = np.random.default_rng(rows)
     memory = rng.integers(0, 256, 1 << 18, np.uint8)
     dtype = np.dtype(f"u{size}")
-    starts = np.array([START, START + 2048], np.uint64)
+    starts = np.array([START, START + 2048, START + 1088], np.uint64)
     descriptor = np.array([encode(int(s), 4096, 1024, swizzle) for s in starts], np.uint64)
     first, count = (rows // 2, rows // 2) if rows % 16 == 0 else (0, rows)
     asked = (first, count, 32 // size, size, major)

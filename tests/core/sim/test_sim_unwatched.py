@@ -178,6 +178,54 @@ def test_what_groups_write_stays_theirs() -> None:
     assert file.read(register, both)[:, 5].tolist() == [1.0, 2.0, 3.0, 3.0]
 
 
+def test_what_lanes_write_stays_theirs() -> None:
+    """So it is for the same lanes of the same warps; who has other lanes, too, reads all of it."""
+    register, file = Var(f32), RegisterFile(2)
+    masks = [np.tile(np.arange(LANES) == lane, (2, 1)) for lane in (3, 4)]
+    elected, other, again = (Group(np.arange(2), masks[i], 0, 2, 0) for i in (0, 1, 0))
+    everybody = Group(np.arange(2), None, 0, 2, 0)
+    zero, one, two = (np.full((1, 1), value, np.float32) for value in (0.0, 1.0, 2.0))
+    file.write(register, one, elected, None)
+    assert file.undefined(register, again) is None
+    np.testing.assert_array_equal(file.undefined(register, other), masks[1])
+    file.write(register, zero, everybody, None)
+    file.write(register, one, elected, None)
+    assert file.read(register, again) is one
+    file.write(register, two, other, None)
+    assert file.read(register, everybody)[1, :6].tolist() == [0.0, 0.0, 0.0, 1.0, 2.0, 0.0]
+    assert file.undefined(register, everybody) is None
+
+
+@kd.kernel
+def by_turns(x: kd.Tensor["f32", "n"]):
+    """Halves of a block at barriers of their own and of both, one by one and at once."""
+    tile = kd.smem(kd.f32, THREADS, name="tile")
+    thread, first = kd.thread_idx()[0], kd.block_idx()[0] * THREADS
+    half = thread // 64
+    for i in range(3):
+        tile[thread] = x[first + thread] + i
+        kd.named_barrier(1 + half, 64).sync()
+        x[first + thread] = tile[half * 64 + (thread * 7 + 1) % 64]
+        kd.named_barrier(1 + half, 64).sync()
+        if half == 0:
+            kd.named_barrier(3, THREADS).sync()
+            x[first + thread] = x[first + thread] * 2.0
+        else:
+            x[first + thread] = x[first + thread] + 1.0
+            kd.named_barrier(3, THREADS).sync()
+
+
+def test_barriers_that_nobody_watches() -> None:
+    """Warps that come at once, and such that wait for others, with checks and without."""
+    found = []
+    for checks in ("all", ()):
+        x = np.arange(3 * THREADS, dtype=np.float32)
+        kd.simulate(by_turns, grid=3, block=THREADS, args=(x,), checks=checks, profile=False)
+        found.append(x)
+    assert not np.array_equal(found[0], np.arange(3 * THREADS))
+    np.testing.assert_array_equal(found[1], found[0])
+
+
 def test_steps_wait_for_one_another() -> None:
     """Steps that go on with a sum are evaluated with it, when somebody reads or writes it."""
     registers = [(Var(f32),) for _ in range(2)]

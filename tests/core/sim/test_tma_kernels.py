@@ -228,18 +228,29 @@ def test_multicast(order: str) -> None:
 @pytest.mark.parametrize(
     ("blocks", "rows", "short"), [(3, 48, True), (3, 40, False), (1, 24, True), (2, 16, False)]
 )
-def test_loads_that_nobody_watches(
+def test_boxes_that_nobody_watches(
     monkeypatch: pytest.MonkeyPatch, blocks: int, rows: int, short: bool
 ) -> None:
     """Without checks, boxes that lie whole in the tensor go the short way, to the same bytes."""
-    way = mock.Mock(side_effect=TensorCopies.load_boxes)
-    monkeypatch.setattr(TensorCopies, "load_boxes", lambda *args: way(*args))
+    ways = []
+    for name in ("load_boxes", "store_boxes"):
+        way = mock.Mock(side_effect=getattr(TensorCopies, name))
+        monkeypatch.setattr(TensorCopies, name, lambda *args, way=way: way(*args))
+        ways.append(way)
     x, z = data(rows), np.zeros((rows, COLUMNS), np.uint32)
     result = negation().launch(blocks, {"x": x, "z": z}, checks=(), profile=False)
-    assert codes(result) == [] and way.called != short
+    assert codes(result) == [] and [way.called for way in ways] == [not short] * 2
     seen = min(rows, blocks * ROWS)
     np.testing.assert_array_equal(z[:seen], ~x[:seen])
     assert not z[seen:].any()
+
+
+def test_a_store_to_what_may_not_be_written() -> None:
+    """The short way leaves a read-only array alone, as the long one does."""
+    x, z = data(48), np.zeros((48, COLUMNS), np.uint32)
+    z.flags.writeable = False
+    negation().launch(3, {"x": x, "z": z}, checks=(), profile=False)
+    assert not z.any()
 
 
 def test_multicasts_that_nobody_watches(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,6 +130,7 @@ def options() -> Check:
         "kr.prometheus": (_version("prometheus_client") is not None, "kdsl-runtime[metrics]"),
         "KDSL_CACHE_REMOTE": (_version("fsspec") is not None, "kdsl-runtime[remote]"),
         "tune.Dask": (_version("distributed") is not None, "kdsl-runtime[fleet]"),
+        "compiled sums of the simulator": (_version("numba") is not None, "kdsl-core[fast]"),
     }
     here = ", ".join(name for name, (there, _) in found.items() if there)
     wanted = "; ".join(f"{name} needs {what}" for name, (there, what) in found.items() if not there)

@@ -44,11 +44,12 @@ class Var(Reg):
 class Const:
     """A constant operand."""
 
-    __slots__ = ("dtype", "value")
+    __slots__ = ("_array", "dtype", "value")
 
     def __init__(self, dtype: DType, value: Any) -> None:
         self.dtype = dtype
         self.value = normalise(dtype, value)
+        self._array: np.ndarray[Any, Any] | None = None
 
     def __repr__(self) -> str:
         return f"{self.value}:{self.dtype}"
@@ -66,8 +67,11 @@ class Const:
         return ("const", self.dtype.name, repr(self.value))
 
     def array(self) -> np.ndarray[Any, Any]:
-        """The constant as a NumPy scalar array of shape (1, 1)."""
-        return np.array([[self.value]]).astype(self.dtype.numpy)
+        """The constant as an array of shape (1, 1), which nobody may change."""
+        if self._array is None:
+            self._array = np.array([[self.value]]).astype(self.dtype.numpy)
+            self._array.flags.writeable = False
+        return self._array
 
 
 Operand: TypeAlias = Value | Var | Const

@@ -96,13 +96,13 @@ def braces(registers: Collection[str]) -> str:
 # -- the simulator -----------------------------------------------------------------------------
 def lanes(m: Machine, operand: Operand) -> Array:
     """The operand's value as a full (W, 32) array, which must not be modified."""
-    value = m.read(operand)
-    shape = (m.warps, 32)
-    return value if value.shape == shape else _spread(value, shape)
+    return _spread(m.read(operand), (m.warps, 32))
 
 
 def _spread(value: Array, shape: tuple[int, int]) -> Array:
     """`np.broadcast_to` for arrays of two axes, in a fraction of its time."""
+    if value.shape == shape:
+        return value
     if value.dtype.isbuiltin != 1 or not value.flags.c_contiguous:
         return np.broadcast_to(value, shape)
     rows, columns = value.shape
@@ -113,9 +113,11 @@ def _spread(value: Array, shape: tuple[int, int]) -> Array:
 
 
 def lane_addresses(m: Machine, address: Operand, offset: int = 0) -> Array:
-    """The address of each lane, (W, 32)."""
-    base = lanes(m, address)
-    return base if not offset else np.asarray(base + np.int64(offset).astype(base.dtype))
+    """The address of each lane, (W, 32), which must not be modified."""
+    base = m.read(address)
+    if offset:
+        base = np.asarray(base + np.int64(offset).astype(base.dtype))
+    return _spread(base, (m.warps, 32))
 
 
 def condition_lanes(m: Machine, condition: Operand | None) -> Array | None:

@@ -67,6 +67,11 @@ class Operand:
         return self.highest < _NONFINITE
 
     @property
+    def least(self) -> int:
+        """The exponent of the type's subnormal numbers, below which there is none."""
+        return _MIN_EXPONENT[self.dtype]
+
+    @property
     def narrow(self) -> bool:
         """Whether all exponents but those of zeros are within ±50."""
         return max(-self.lowest, self.highest) <= NARROW
@@ -110,6 +115,11 @@ def exponents_of(value: Array, dtype: np.dtype[Any]) -> Array:
     exponent = np.maximum(exponent_field(value), np.int16(_MIN_EXPONENT[dtype]))
     np.copyto(exponent, OF_ZERO, where=value == 0)
     return exponent
+
+
+def power_bits(exponent: int) -> np.int32:
+    """2^exponent as the bits of float32."""
+    return np.int32(exponent + 127 << 23)
 
 
 def exponent_field(x: Array) -> Array:

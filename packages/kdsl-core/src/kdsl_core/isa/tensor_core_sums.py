@@ -1,7 +1,8 @@
 """Sums of products as a tensor core aligns, truncates and rounds them; `tensor_core` has the rules.
 
 Two ways give the same bits: float32 and int32 for operands whose exponents are near 0, float64 for
-all. Both are exact but for the truncations of the rules.
+all. Both are exact but for the truncations of the rules. Where numba is installed, the first one
+is also there as compiled code (`tensor_core_loop`).
 """
 
 from __future__ import annotations
@@ -11,8 +12,15 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from kdsl_core.isa.compiled_sums import COMPILED
 from kdsl_core.isa.scratch import SCRATCH
-from kdsl_core.isa.tensor_core_operands import OF_ZERO, Array, Operand, exponent_field
+from kdsl_core.isa.tensor_core_operands import (
+    OF_ZERO,
+    Array,
+    Operand,
+    exponent_field,
+    power_bits,
+)
 from kdsl_core.isa.tensor_core_terms import (
     BLOCK_PRODUCTS,
     FIELD,
@@ -21,6 +29,7 @@ from kdsl_core.isa.tensor_core_terms import (
     Terms,
     blocks,
     products_of,
+    whole_batch,
 )
 from kdsl_core.records import dataclass
 
@@ -45,11 +54,13 @@ def sums_of_products(a: Operand, b: Operand, c: Array, family: Family) -> Array:
     m, n = a.rows.shape[-2], b.rows.shape[-2]
     old = c if c.shape[:-2] == batch else np.broadcast_to(c, (*batch, m, n))
     old = old.reshape(-1, m, n)
-    wide = n >= len(old)
-    if not wide:
+    chain = _Chain(a, b, c, family)
+    new = chain.compiled(a, b, batch, old)
+    if new is None and n >= len(old):
+        new = chain.run(products_of(a, b, batch, wide=True), old)
+    elif new is None:
         old = np.ascontiguousarray(old.transpose(1, 2, 0))
-    new = _Chain(a, b, c, family).run(products_of(a, b, batch, wide), old)
-    if not wide:
+        new = chain.run(products_of(a, b, batch, wide=False), old)
         new = np.ascontiguousarray(new.transpose(2, 0, 1))
     return new.reshape(*batch, m, n)
 
@@ -65,6 +76,21 @@ class _Chain:
         self._kind = _Kind(narrow, fp8 and family == "wgmma", c.dtype)
         self._step = _step_fp8_as_f16 if fp8 and family == "mma.sync" else _step
         self._outputs = max(BLOCK_PRODUCTS // max(k, 1), 1)  # at a time
+
+    def compiled(self, a: Operand, b: Operand, batch: tuple[int, ...], c: Array) -> Array | None:
+        """What becomes of C [batch, M, N] by compiled code; None where that is not to be had."""
+        steps, depth, kind = len(a.rows), a.rows.shape[-1], self._kind
+        takes = kind.narrow and kind.accumulator == np.float32 and depth % 4 == 0
+        if not takes or self._step is not _step:
+            return None
+        add_products = COMPILED.for_products(steps * depth * c.size)
+        if add_products is None:
+            return None
+        values = whole_batch(a.value, batch), whole_batch(b.value, batch)
+        least = power_bits(a.least), power_bits(b.least), power_bits(LOWEST)
+        d = c.copy()
+        add_products(*values, d, least, kind.bits, kind.mask)
+        return d
 
     def run(self, products: Products, c: Array) -> Array:
         """What becomes of C [*outputs], a cache-sized block at a time."""

@@ -193,13 +193,13 @@ def products_of(a: Operand, b: Operand, batch: tuple[int, ...], wide: bool) -> P
 def _terms(x: Operand, batch: tuple[int, ...], axes: tuple[int, ...], lacking: int) -> Terms:
     """An operand of [S, B, R, K] in another order, with an axis that it lacks."""
     value, exponent = (
-        np.expand_dims(np.ascontiguousarray(_flat(part, batch).transpose(axes)), lacking)
+        np.expand_dims(np.ascontiguousarray(whole_batch(part, batch).transpose(axes)), lacking)
         for part in (x.value, x.exponent)
     )
     return Terms(value, exponent)
 
 
-def _flat(part: Array, batch: tuple[int, ...]) -> Array:
+def whole_batch(part: Array, batch: tuple[int, ...]) -> Array:
     """[S, ..., R, K] as [S, B, R, K], with the whole batch."""
     steps, *own, rows, k = part.shape
     if tuple(own) != batch:
@@ -209,7 +209,7 @@ def _flat(part: Array, batch: tuple[int, ...]) -> Array:
 
 
 def _left_factor(a: Operand, batch: tuple[int, ...]) -> Factor:
-    value, exponent = _flat(a.value, batch), _flat(a.exponent, batch)
+    value, exponent = whole_batch(a.value, batch), whole_batch(a.exponent, batch)
     steps, count, rows, k = value.shape
     pairs = np.zeros((steps, k, count, rows, 2), np.float32)
     pairs[..., 0] = value.transpose(0, 3, 1, 2)
@@ -219,7 +219,7 @@ def _left_factor(a: Operand, batch: tuple[int, ...]) -> Factor:
 
 
 def _right_factor(b: Operand, batch: tuple[int, ...]) -> Factor:
-    value, exponent = _flat(b.value, batch), _flat(b.exponent, batch)
+    value, exponent = whole_batch(b.value, batch), whole_batch(b.exponent, batch)
     steps, count, rows, k = value.shape
     lines = np.zeros((steps, count, k + 1, rows), np.float32)
     lines[..., :-1, :] = value.swapaxes(-1, -2)

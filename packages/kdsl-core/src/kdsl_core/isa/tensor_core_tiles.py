@@ -5,12 +5,14 @@ All blocks in one row of a grid have their A in common, those in one column thei
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
 from kdsl_core.isa.tensor_core_operands import Array
 from kdsl_core.records import dataclass
+
+_BITS: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32}
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +72,14 @@ def tiles_of(a: Array, b: Array, c: Array) -> Tiles | None:
 
 
 def _numbers(x: Array) -> list[int]:
-    """The number of each matrix [:, i] among the distinct ones."""
-    distinct: dict[bytes, int] = {}
-    parts: Iterable[Array] = (x[:, i] for i in range(x.shape[1]))
-    return [distinct.setdefault(part.tobytes(), len(distinct)) for part in parts]
+    """For each matrix [:, i] the number of the first one that is equal to it, bit for bit."""
+    bits = x.view(_BITS[x.itemsize])
+    alike: dict[bytes, list[int]] = {}  # the first ones of those whose first rows are equal
+    numbers: list[int] = []
+    for i, row in enumerate(bits[0, :, 0]):
+        known = alike.setdefault(row.tobytes(), [])
+        same = next((j for j in known if np.array_equal(bits[:, i], bits[:, j])), i)
+        if same == i:
+            known.append(i)
+        numbers.append(same)
+    return numbers

@@ -174,7 +174,10 @@ class WgmmaOp(_WarpgroupOp):
             return gather(shape.of_warp, "a", [lanes(m, operand) for operand in self.a])
         whole, of_warp = m.matrix_rows(lanes(m, self.a), 0, ROWS, shape.k, shape.a, self.a_major)
         quarter = np.broadcast_to(m.special("warpid"), (m.warps, 32))[:, 0] % WARPS
-        return np.asarray(whole.reshape(-1, WARPS, WARP_ROWS, shape.k)[of_warp, quarter])
+        parts, of_each = whole.reshape(-1, WARP_ROWS, shape.k), of_warp * WARPS + quarter
+        if of_each.size == len(parts) and (of_each == np.arange(len(parts))).all():
+            return parts
+        return np.asarray(parts[of_each])
 
     def _sums(self, m: Machine) -> WarpgroupSums:
         """The accumulators before, zero where they are replaced."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from weakref import WeakKeyDictionary
 
 from kdsl_core.ir import Effect, Kernel, Op, Reg, flatten
@@ -9,6 +10,7 @@ from kdsl_core.ir.flat import FlatProgram
 from kdsl_core.records import dataclass
 from kdsl_core.sim.flights import wgmma_registers
 from kdsl_core.sim.instruction_facts import Facts, facts
+from kdsl_core.sim.matrix_operands import MatrixOperands
 from kdsl_core.sim.registers import warp_bytes
 from kdsl_core.sim.written import written_parameters
 
@@ -21,6 +23,8 @@ class Analysis:
     `watched` the registers that some wgmma takes, `written` the names of parameters that are
     written through; `combines` says that blocks may update what others wrote, so that it matters
     which run side by side. Units: `warp_bytes`, of all registers of a warp.
+
+    `matrices` are what groups of warps read by matrix descriptors in runs so far.
     """
 
     program: FlatProgram
@@ -30,6 +34,7 @@ class Analysis:
     written: frozenset[str]
     warp_bytes: int
     combines: bool
+    matrices: dict[object, MatrixOperands] = field(default_factory=dict)
 
 
 _KNOWN: WeakKeyDictionary[Kernel, tuple[int, Analysis]] = WeakKeyDictionary()

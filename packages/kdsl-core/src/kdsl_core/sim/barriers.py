@@ -53,8 +53,11 @@ class Barriers:
         if wait and self._idle and index.size == batch.rows and need[0] == batch.warps_per_block:
             batch.clocks.join_blocks(np.arange(batch.blocks.size))
             return index
-        self._idle = False
         blocks, local = batch.block_of[index], batch.local[index]
+        unseen = wait and self._idle and not batch.clocks.kept
+        if unseen and (np.bincount(blocks)[blocks] == need).all():  # they come all at once
+            return index
+        self._idle = False
         batch.clocks.tick(index)
         self._clock.add(blocks * NUMBERS + number, batch.clocks.past[index])
         self.arrived[blocks, number, local] = True

@@ -39,7 +39,6 @@ class Batch:
         kernel: Kernel,
         grid: tuple[int, int, int],
         blocks: Array,
-        initial: int = 0,
         *,
         wgmma: bool = False,
         ordered: bool = True,
@@ -63,7 +62,7 @@ class Batch:
         self._special: dict[str, Array] = {}
         self.shared_bytes = kernel.shared_bytes
         self.shared_stride = -(-kernel.shared_bytes // _ALIGN) * _ALIGN
-        self.shared = np.full(blocks.size * self.shared_stride, initial, np.uint8)
+        self.shared = np.zeros(blocks.size * self.shared_stride, np.uint8)
         clocks = Clocks if ordered else NoClocks
         self.clocks = clocks(
             blocks.size, self.warps_per_block, self.blocks_per_cluster, wgmma=wgmma

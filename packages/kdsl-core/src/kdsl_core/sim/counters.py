@@ -30,6 +30,10 @@ _GLOBAL = (*_CLUSTER, "tag_requests")
 _SHARED = ("wavefronts", "ideal_wavefronts")
 
 
+def _no_counts() -> dict[str | tuple[str, str], float]:
+    return defaultdict(float)
+
+
 def _count_global(address: Array, active: Array | None, size: int) -> tuple[int, ...]:
     found = count_sectors(address, active, size)
     return *found, count_tag_requests(address, active, size)
@@ -64,9 +68,7 @@ class Counters:
     def __init__(self, instructions: list[Instruction]) -> None:
         self.enabled = False
         self.instructions = instructions
-        self.counts: list[dict[str | tuple[str, str], float]] = [
-            defaultdict(float) for _ in instructions
-        ]
+        self.counts: dict[int, dict[str | tuple[str, str], float]] = defaultdict(_no_counts)
         self.steps = [0] * len(instructions)
         self.idle = [0] * len(instructions)
         self.footprint: Footprint | None = None

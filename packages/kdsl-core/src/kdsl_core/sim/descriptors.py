@@ -9,14 +9,19 @@ Source: PTX ISA, Matrix descriptor and canonical layouts of wgmma.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from kdsl_core.ir.protocols import Array
 from kdsl_core.records import dataclass
-from kdsl_core.sim.tensor_boxes import CHUNK, swizzled
+from kdsl_core.sim.tensor_boxes import CHUNK, PERIOD, swizzled
 
 _LINES = np.array([16, 128, 64, 32])  # bytes of a line, by layout code
 _CORE = 8  # lines of a core
+_START = (1 << 14) - 1  # the field of a matrix's first address, in chunks
+_PERIODS = _START & -(PERIOD // CHUNK)  # its part by which no swizzle differs
+_REMEMBERED = 256  # patterns
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,16 +73,32 @@ def chunk_addresses(
 ) -> Array:
     """Shared addresses of the 16-byte chunks that hold a matrix.
 
-    Shapes: [W, rows, bytes of depth / 16] where K-major, [W, bytes of rows / 16, depth] where
-    MN-major; `from_chunks` makes elements of their bytes. `first` and `rows` are whole chunks.
+    Shapes: `descriptor` uint64 (W,); [W, rows, bytes of depth / 16] where K-major, [W, bytes of
+    rows / 16, depth] where MN-major; `from_chunks` makes elements of their bytes. `first` and
+    `rows` are whole chunks.
     """
+    return np.stack(
+        [
+            _chunk_pattern(value & ~_PERIODS, first, rows, depth, size, major)
+            + (value & _PERIODS) * CHUNK
+            for value in descriptor.tolist()
+        ]
+    )
+
+
+@lru_cache(_REMEMBERED)
+def _chunk_pattern(
+    descriptor: int, first: int, rows: int, depth: int, size: int, major: str
+) -> Array:
+    """`chunk_addresses` of one descriptor; stages and launches differ by whole periods."""
     if major == "K":
         along = np.arange(0, depth * size, CHUNK)
         across = np.arange(first, first + rows)[:, None]
     else:
         along = np.arange(first * size, (first + rows) * size, CHUNK)[:, None]
         across = np.arange(depth)
-    return _addresses(decode(descriptor), along, across, major)
+    fields = decode(np.array([descriptor], np.uint64))
+    return np.asarray(_addresses(fields, along, across, major)[0])
 
 
 def from_chunks(data: Array, dtype: np.dtype[np.generic], major: str) -> Array:

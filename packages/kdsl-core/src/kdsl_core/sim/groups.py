@@ -24,8 +24,8 @@ class Group:
     """
 
     __slots__ = (
-        "_idle", "_key", "_lanes", "_threads", "alone", "back_jumps", "full", "index", "mask", "pc",
-        "rows", "size", "stopped", "team", "waits_for",
+        "_idle", "_key", "_lane_key", "_lanes", "_threads", "alone", "back_jumps", "full", "index",
+        "mask", "pc", "rows", "size", "stopped", "team", "waits_for",
     )  # fmt: skip
 
     def __init__(self, index: Array, mask: Array | None, pc: int, total: int, team: int) -> None:
@@ -46,6 +46,7 @@ class Group:
         self._threads: Array | None = None
         self._lanes: Array | None = None
         self._key: bytes | None = None
+        self._lane_key: bytes | None = None
 
     @property
     def key(self) -> bytes:
@@ -53,6 +54,14 @@ class Group:
         if self._key is None:
             self._key = self.index.tobytes()
         return self._key
+
+    @property
+    def lane_key(self) -> bytes:
+        """The same for groups of the same lanes of the same warps."""
+        if self._lane_key is None:
+            mask = b"" if self.mask is None else b"|" + np.packbits(self.mask).tobytes()
+            self._lane_key = self.key + mask
+        return self._lane_key
 
     @property
     def idle(self) -> int:

@@ -167,6 +167,11 @@ class Findings:
     def _counted(self) -> list[Hazard]:
         return [replace(hazard, count=self._times[key]) for key, hazard in self._found.items()]
 
+    @property
+    def looks(self) -> bool:
+        """Whether anything is looked for but what ends a run."""
+        return self._wanted != _ALWAYS
+
     def wants(self, code: str) -> bool:
         """Whether hazards of this code are looked for."""
         return code in self._wanted

@@ -10,6 +10,7 @@ import numpy as np
 from kdsl_core.ir import Const, Kernel, Operand, Reg, TensorMap
 from kdsl_core.ir.protocols import Accumulation, Array, Evaluation, Inputs, Sum
 from kdsl_core.sim.access import Access, access_of
+from kdsl_core.sim.analysis import Analysis
 from kdsl_core.sim.batch import Batch
 from kdsl_core.sim.counters import Counters
 from kdsl_core.sim.flights import RegisterFlights
@@ -43,7 +44,7 @@ class MachineBase:
         counters: Counters,
         numerics: Literal["exact", "fast"],
         maps: dict[int, TensorMap],
-        watched: frozenset[Reg],
+        known: Analysis,
     ) -> None:
         self.numerics: Literal["exact", "fast"] = numerics
         self.checks_values = reporter.findings.wants("value")
@@ -61,7 +62,9 @@ class MachineBase:
         self.mbarriers = Mbarriers(batch)
         self._check_registers = reporter.findings.wants("uninit")
         self._check_flights = reporter.findings.wants("inflight")
-        self.flights = RegisterFlights(batch.rows, watched if self._check_flights else frozenset())
+        watched = known.watched if self._check_flights else frozenset()
+        self.flights = RegisterFlights(batch.rows, watched)
+        self._known = known
         self._kernel = kernel
         self._counters = counters
         self._shared = SharedAccess(batch, reporter)

@@ -9,30 +9,16 @@ import numpy as np
 from kdsl_core.dtypes import DType
 from kdsl_core.ir import Reg
 from kdsl_core.ir.protocols import Array
-from kdsl_core.records import dataclass
 from kdsl_core.sim.access import Access
 from kdsl_core.sim.accumulators import Spread
 from kdsl_core.sim.clocks import GROUP_WARPS
-from kdsl_core.sim.descriptors import chunk_addresses, from_chunks
+from kdsl_core.sim.descriptors import from_chunks
 from kdsl_core.sim.machine_base import MachineBase
+from kdsl_core.sim.matrix_operands import MatrixOperands, matrix_operands
 from kdsl_core.sim.tensor_boxes import CHUNK
 from kdsl_core.sim.traffic import WAVEFRONT
 
 _REMEMBERED = 64
-
-
-@dataclass(frozen=True, eq=False)
-class Operands:
-    """The distinct matrices that a group of warps reads.
-
-    Shapes: `first` (n,) one warp that reads it, `which` (W,) → 0 … n − 1; `address` (n, …) of each
-    chunk, and `place` (n, …), its number in the batch's shared memory, where that is enough.
-    """
-
-    first: Array
-    which: Array
-    address: Array
-    place: Array | None
 
 
 class MatrixPart(MachineBase):
@@ -41,8 +27,6 @@ class MatrixPart(MachineBase):
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
         self._waiting = np.zeros(self.batch.rows, bool)
-        self._operands: dict[tuple[object, bytes, bytes], Operands] = {}
-        self._patterns: dict[tuple[bytes, bytes], tuple[Array, Array]] = {}
 
     def matrix_rows(
         self, descriptor: Array, first: int, rows: int, depth: int, dtype: DType, major: str
@@ -53,55 +37,38 @@ class MatrixPart(MachineBase):
         data = self._read_chunks(wanted)
         return from_chunks(data, dtype.numpy, major), wanted.which
 
-    def _operand(self, descriptor: Array, operand: tuple[int, int, int, int, str]) -> Operands:
-        """Where the chunks of each matrix are, and whose it is; a loop asks for them again."""
-        mine = descriptor[:, 0]
-        key = operand, self.group.key, mine.tobytes()
-        known = self._operands.get(key)
-        if known is None:
-            if len(self._operands) >= _REMEMBERED:
-                self._operands.clear()
-            values, number = np.unique(mine.astype(np.uint64), return_inverse=True)
-            first, which = self._distinct(number)
-            address = chunk_addresses(values, *operand)[number[first]]
-            place = None
-            if self._plain is not None:
-                rows = self.group.index[first][:, None, None]
-                place = self._plain.shared_chunks(address, rows, CHUNK)
-            known = self._operands[key] = Operands(first, which, address, place)
-        return known
+    def _operand(
+        self, descriptor: Array, operand: tuple[int, int, int, int, str]
+    ) -> MatrixOperands:
+        """Which matrices warps read; a loop asks again, and so does the next launch."""
+        group, known, plain = self.group, self._known.matrices, self._plain
+        key = operand, plain is None, group.key, descriptor[:, 0].tobytes()
+        found = known.get(key)
+        if found is None:
+            if len(known) >= _REMEMBERED:
+                known.clear()
+            block = self.batch.block_of[group.index]
+            found = known[key] = matrix_operands(descriptor[:, 0], block, operand, plain)
+        return found
 
     def _count_passes(self, operand_bytes: int) -> None:
         """A warp group reads an operand once, and the layouts that it takes have no conflicts."""
         for measure in ("wavefronts", "ideal_wavefronts"):
             self.count(("wgmma", measure), operand_bytes / WAVEFRONT / GROUP_WARPS)
 
-    def _distinct(self, number: Array) -> tuple[Array, Array]:
-        """Each descriptor of each block once, for warps with descriptors of some numbers (W,).
-
-        Gives one warp of each, and which one each warp has.
-        """
-        pattern = self.group.key, number.tobytes()
-        known = self._patterns.get(pattern)
-        if known is None:
-            key = self.batch.block_of[self.group.index] * number.size + number
-            _, first, which = np.unique(key, return_index=True, return_inverse=True)
-            known = self._patterns[pattern] = first, which
-        return known
-
-    def _read_chunks(self, wanted: Operands) -> Array:
+    def _read_chunks(self, wanted: MatrixOperands) -> Array:
         """Bytes (n, …, 16) of distinct matrices; every warp that wants them is a reader."""
-        index, address = self.group.index, wanted.address
+        index, kind = self.group.index, wanted.kind
         self.flights.open[index] = True
-        if self._plain is not None and wanted.place is not None:
-            return self._plain.get_chunks(wanted.place)
-        shape, address = address.shape, address.reshape(len(address), -1)
-        data = self._shared.fetch(self._chunks(index[wanted.first], address))
+        if self._plain is not None and wanted.chunk is not None:
+            return self._plain.get_chunks(wanted.chunk[kind], index[wanted.first])
+        shape, address = wanted.address.shape[1:], wanted.address.reshape(len(wanted.address), -1)
+        data = self._shared.fetch(self._chunks(index[wanted.first], address[kind]))
         if self._shared.shadow:
             group = np.repeat(self.flights.committed[index], address.shape[1])
-            every = self._chunks(index, address[wanted.which])
+            every = self._chunks(index, address[kind[wanted.which]])
             self._shared.start_read(every, group, matrix=True)
-        return data.reshape(*shape, CHUNK)
+        return data.reshape(-1, *shape, CHUNK)
 
     def _chunks(self, rows: Array, address: Array) -> Access:
         """The access of some warps to their chunks, whose addresses are (warps, chunks)."""

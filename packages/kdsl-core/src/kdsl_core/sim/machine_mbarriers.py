@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from kdsl_core.ir.protocols import Array
+from kdsl_core.sim.access import Access
 from kdsl_core.sim.copy_pieces import flat
 from kdsl_core.sim.groups import LANES
 from kdsl_core.sim.machine_memory import MemoryPart
@@ -59,9 +60,9 @@ class MbarrierPart(OrderPart, MemoryPart):
         return access.spread(passed[:, None])[..., 0]
 
     def mbarrier_wait(self, address: Array, parity: Array, *, scope: str = "cluster") -> None:
-        access = self.access(address, 8, None, "mbarrier")
-        use = self.barrier_use
-        passed = use.test(access, flat(access, parity), scope, waits=True)
+        access = self._waiters(address, parity)
+        asked = flat(access, parity[:, : access.shape[1]])
+        passed = self.barrier_use.test(access, asked, scope, waits=True)
         held = np.zeros(self.warps, bool)
         held[np.searchsorted(self.group.index, access.row[~passed])] = True
         self.hold("mbarrier", held, again=True)
@@ -78,6 +79,17 @@ class MbarrierPart(OrderPart, MemoryPart):
             self._released(self.barrier_use.copies_arrive(access, counted))
 
     # -- parts ---------------------------------------------------------------------------------
+    def _waiters(self, address: Array, parity: Array) -> Access:
+        """Who waits: one lane for its warp, where nobody looks and all of its lanes wait alike."""
+        group = self.group
+        alike = not address.strides[1] and not parity.strides[1]
+        if not alike or group.mask is not None or self.reporter.findings.looks:
+            return self.access(address, 8, None, "mbarrier")
+        first = np.zeros(group.size, np.int64)
+        return Access(
+            address[:, 0].astype(np.int64), group.index, first, 8, self.pc, (group.size, 1), None
+        )
+
     def _released(self, done: Array) -> None:
         """Phases completed: wake who waits for them."""
         if done.size:

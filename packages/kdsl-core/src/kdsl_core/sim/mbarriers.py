@@ -26,7 +26,7 @@ class Mbarriers:
 
     def __init__(self, batch: Batch) -> None:
         self._batch = batch
-        self._number = np.full(batch.shared.size // _WORD, -1, np.int64)
+        self._number_at = np.zeros(batch.shared.size // _WORD, np.int64)  # numbers from 1 on
         self.offset, self.count, self.pending, self.bytes, self.phase = _columns(5)
         self.agent, self.epoch, self.maker, self.made, self.fenced = _columns(5)
         self.moved, self.pc, self.foreign, self.lane = _columns(4)
@@ -36,7 +36,7 @@ class Mbarriers:
 
     def at(self, offset: Array) -> Array:
         """The numbers of live mbarriers at offsets into the batch's bytes (n,), −1 for none."""
-        return np.asarray(self._number[offset // _WORD])
+        return np.asarray(self._number_at[offset // _WORD] - 1)
 
     def init(self, offset: Array, count: Array, row: Array, lane: Array) -> None:
         """Lanes of warps `row` make mbarriers at distinct offsets (n,)."""
@@ -49,13 +49,13 @@ class Mbarriers:
             ("fenced", zero), ("moved", zero), ("pc", zero), ("foreign", zero), ("lane", lane),
         ):  # fmt: skip
             setattr(self, name, np.concatenate([getattr(self, name), new]))
-        self._number[offset // _WORD] = number
+        self._number_at[offset // _WORD] = number + 1
         self._arriving.lengthen(self.offset.size)
         self._released.lengthen(self.offset.size)
 
     def invalidate(self, number: Array) -> None:
         """End the life of mbarriers."""
-        self._number[self.offset[number] // _WORD] = -1
+        self._number_at[self.offset[number] // _WORD] = 0
 
     def fence(self, rows: Array) -> None:
         """Warps make what they have initialised visible to the cluster and to TMA."""
@@ -83,6 +83,8 @@ class Mbarriers:
         """An instruction starts transfers to mbarriers: each gets an agent that stands for them."""
         self.pc[number] = pc
         self.moved[number] = self.epoch[number] + 1
+        if not self._batch.clocks.kept:
+            return
         fresh = np.unique(number[self.agent[number] < 0])
         if fresh.size:
             clusters = self._batch.clocks.cluster[self.maker[fresh]]

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from kdsl_core.ir.protocols import Array, Sum
-from kdsl_core.sim.access import Access
 from kdsl_core.sim.batch import IN_BLOCK, SHARED_BASE, Batch
 from kdsl_core.sim.groups import LANES, Group
 from kdsl_core.sim.memory import WORDS, Allocation, GlobalStore
@@ -29,6 +28,8 @@ class PlainAccess:
         self._batch = batch
         self._store = store
         self._hints: dict[int, Allocation] = {}
+        self._chunks_per_block = batch.shared_stride >> _CHUNK_BITS
+        self._first_chunk = batch.block_of * self._chunks_per_block
         self._start = (batch.block_of * batch.shared_stride - SHARED_BASE)[:, None]
         self._ends = SHARED_BASE, SHARED_BASE + batch.shared_bytes
 
@@ -86,33 +87,37 @@ class PlainAccess:
         inside, block = address, batch.block_of[row]
         if int(address.max()) > IN_BLOCK:
             inside, block = address & IN_BLOCK, batch.block_at(address, row)
-        low, high = int(inside.min()), int(inside.max()) + size
-        crooked = int(np.bitwise_or.reduce(inside, axis=None)) & (CHUNK - 1)
+        chunk = self.chunks_of_block(inside, size)
+        return None if chunk is None else chunk + block * self._chunks_per_block
+
+    def chunks_of_block(self, address: Array, size: int) -> Array | None:
+        """`shared_chunks` of the batch's first block, for addresses that name no block."""
+        low, high = int(address.min()), int(address.max()) + size
+        crooked = int(np.bitwise_or.reduce(address, axis=None)) & (CHUNK - 1)
         if crooked or low < self._ends[0] or high > self._ends[1]:
             return None
-        return np.asarray(inside + (block * batch.shared_stride - SHARED_BASE) >> _CHUNK_BITS)
+        return np.asarray(address - SHARED_BASE >> _CHUNK_BITS)
 
-    def get_chunks(self, place: Array) -> Array:
-        """Bytes (…, 16) of chunks of the batch's shared memory."""
-        return self._batch.shared.reshape(-1, CHUNK).take(place, axis=0)
+    def shared_words(self) -> Array:
+        """The batch's shared memory, each chunk a number that stands for its bits."""
+        return self._batch.shared.view(WORDS[CHUNK])
 
-    def put_chunks(self, to: Access, behind: Array, data: Array) -> None:
-        """Write bytes (L, n, 16), `behind` (n,) by chunks the addresses of an access."""
-        first = self.shared_chunks(to.address, to.row, CHUNK)
-        assert first is not None
-        self._batch.shared.reshape(-1, CHUNK)[first[:, None] + behind] = data
+    def get_chunks(self, chunk: Array, row: Array) -> Array:
+        """Bytes (n, …, 16) of chunks (n, …), as of the first block, in the blocks of rows (n,)."""
+        place = chunk.reshape(len(row), -1) + self._first_chunk[row][:, None]
+        data = self._batch.shared.reshape(-1, CHUNK).take(place, axis=0)
+        return data.reshape(*chunk.shape, CHUNK)
 
-    def global_chunks(self, address: Array, behind: Array) -> Array | None:
-        """Bytes (L, n, 16) of global memory, `behind` (n,) by chunks addresses (L,).
+    def global_chunks(self, first: Array, behind: Array) -> tuple[Allocation, Array] | None:
+        """The memory that has chunks (L, n), `behind` (n,) by chunks addresses (L,), and which.
 
         None where they are not in one allocation, or begin between chunks.
         """
-        first, last = int(address.min()), int(address.max()) + int(behind.max()) * CHUNK
-        found = self._store.find(first, last + CHUNK)
-        if found is None or int(np.bitwise_or.reduce(address)) & (CHUNK - 1):
+        low, high = int(first.min()), int(first.max()) + int(behind.max()) * CHUNK
+        found = self._store.find(low, high + CHUNK)
+        if found is None or int(np.bitwise_or.reduce(first)) & (CHUNK - 1):
             return None
-        place = (address - found.origin >> _CHUNK_BITS)[:, None] + behind
-        return found.data.reshape(-1, CHUNK).take(place, axis=0)
+        return found, (first - found.origin >> _CHUNK_BITS)[:, None] + behind
 
     # -- parts -----------------------------------------------------------------------------------
     def _lines(

@@ -1,7 +1,7 @@
 """The short way of the TMA unit, of runs that look for no hazard and count nothing.
 
-It takes loads of boxes that lie whole in their tensor and begin, in shared memory, where the
-pattern of each swizzle does. All others go the long way.
+It takes boxes that lie whole in their tensor and begin, in shared memory, where the pattern of each
+swizzle does, and combines none with what is there. All others go the long way.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from kdsl_core.ir import TensorMap
 from kdsl_core.ir.protocols import Array
 from kdsl_core.sim.access import Access
 from kdsl_core.sim.batch import in_block
+from kdsl_core.sim.memory import WORDS, Allocation
 from kdsl_core.sim.plain_access import PlainAccess
-from kdsl_core.sim.tensor_boxes import PERIOD, Image, box_bytes, image_of
+from kdsl_core.sim.tensor_boxes import CHUNK, PERIOD, Image, box_bytes, image_of
 from kdsl_core.sim.tensor_copies import TensorCopies, receivers
 
 
@@ -26,7 +27,6 @@ class PlainCopies(TensorCopies):
     def __init__(self, plain: PlainAccess, *parts: Any) -> None:
         super().__init__(*parts)
         self._plain = plain
-        self._images: dict[TensorMap, Image | None] = {}
 
     def load_boxes(
         self,
@@ -37,33 +37,58 @@ class PlainCopies(TensorCopies):
         barrier: Array,
         mask: Array | None,
     ) -> None:
-        image = self._image(known)
-        data = None if image is None else self._read(known, image, issue, starts)
-        if image is None or data is None:
+        found = self._places(known, issue, starts)
+        if found is None:
             super().load_boxes(known, issue, starts, moved, barrier, mask)
             return
-        amount = np.full(len(data), box_bytes(known.shape))
+        image, memory, source = found
+        data = memory.data.view(WORDS[CHUNK]).take(source)
+        if mask is None:
+            self._arrive(known, image, issue, data, barrier)
+            return
         for rank, which in receivers(mask, len(data)):
-            if not which.any():
-                continue
-            to, there = issue.take(which), barrier[which]
-            if rank is not None:
-                to, there = replace(to, address=in_block(to.address, rank)), in_block(there, rank)
-            self._plain.put_chunks(to, image.shared, data if which.all() else data[which])
-            self._transfers.complete(replace(to, address=there, size=8), amount[which])
+            if rank is not None and which.any():
+                to, part = issue.take(which), data if which.all() else data[which]
+                to = replace(to, address=in_block(to.address, rank))
+                self._arrive(known, image, to, part, in_block(barrier[which], rank))
 
-    def _image(self, known: TensorMap) -> Image | None:
-        if known not in self._images:
-            self._images[known] = image_of(known)
-        return self._images[known]
+    def _arrive(
+        self, known: TensorMap, image: Image, to: Access, data: Array, barrier: Array
+    ) -> None:
+        """Write boxes (L, n) to shared memory, and complete them at mbarriers (L,)."""
+        self._plain.shared_words()[self._chunks(to, image)] = data
+        amount = np.full(len(data), box_bytes(known.shape))
+        self._transfers.complete(replace(to, address=barrier, size=8), amount)
 
-    def _read(self, known: TensorMap, image: Image, issue: Access, starts: Array) -> Array | None:
-        """The chunks (L, n, 16) of boxes; None where that, or to write them, takes the long way."""
-        if (starts < 0).any() or (starts + image.reach >= known.sizes).any():
+    def store_boxes(
+        self, known: TensorMap, issue: Access, starts: Array, reduce: str | None
+    ) -> None:
+        found = None if reduce else self._places(known, issue, starts)
+        if found is None or not found[1].writeable:
+            super().store_boxes(known, issue, starts, reduce)
+            return
+        image, memory, destination = found
+        memory.written = True
+        data = self._plain.shared_words().take(self._chunks(issue, image))
+        memory.data.view(WORDS[CHUNK])[destination] = data
+
+    def _chunks(self, issue: Access, image: Image) -> Array:
+        """Which chunks of shared memory boxes (L, n) are, that lie whole in it."""
+        first = self._plain.shared_chunks(issue.address, issue.row, CHUNK)
+        assert first is not None
+        return first[:, None] + image.shared
+
+    def _places(
+        self, known: TensorMap, issue: Access, starts: Array
+    ) -> tuple[Image, Allocation, Array] | None:
+        """Boxes as images in global memory, and which chunks (L, n); None for the long way."""
+        image = image_of(known)
+        if image is None or (issue.address % PERIOD).any():
             return None
-        if (issue.address % PERIOD).any():
+        if (starts < 0).any() or (starts + image.reach >= known.sizes).any():
             return None
         if self._plain.shared_chunks(issue.address, issue.row, box_bytes(known.shape)) is None:
             return None
         first = known.address + starts @ np.array((known.shape.dtype.bytes, *known.strides))
-        return self._plain.global_chunks(first, image.source)
+        found = self._plain.global_chunks(first, image.source)
+        return None if found is None else (image, *found)

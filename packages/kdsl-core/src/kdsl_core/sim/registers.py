@@ -34,7 +34,6 @@ class RegisterFile:
     def __init__(self, rows: int) -> None:
         self._rows = rows
         self._content: dict[Reg, Array] = {}
-        self._constants: dict[int, Array] = {}
         self._undefined: dict[Reg, Array] = {}
         self._sums: dict[Reg, Sum] = {}
         self._accumulators = Accumulators()
@@ -50,10 +49,7 @@ class RegisterFile:
     def read(self, operand: Operand, group: Group) -> Array:
         """The operand's value in a group's warps, broadcastable to (W, 32)."""
         if isinstance(operand, Const):
-            known = self._constants.get(id(operand))
-            if known is None:
-                known = self._constants[id(operand)] = operand.array()
-            return known
+            return operand.array()
         waiting, owned = self._stale
         if operand in waiting or operand in owned:
             self._make_current(operand, group)
@@ -105,7 +101,7 @@ class RegisterFile:
             return
         if known is not None:
             self._content[reg] = known.whole
-        if group.mask is None and where is None and self._shares.put(reg, group, value):
+        if where is None and self._shares.put(reg, group, value):
             return
         self._join(reg)
         mask = group.mask
@@ -116,7 +112,7 @@ class RegisterFile:
     def _join(self, reg: Reg) -> None:
         """Bring what groups wrote by themselves into the register of all warps."""
         for group, value in self._shares.take(reg):
-            self._write_some(reg, value, group, None)
+            self._write_some(reg, value, group, group.mask)
 
     def _write_some(self, reg: Reg, value: Array, group: Group, mask: Array | None) -> None:
         shape = (self._rows, LANES)

@@ -216,7 +216,7 @@ class _Launch:
         self.memory.begin(batch)
         machine = SimMachine(
             self.kernel, batch, self.memory, self.reporter, self.counters, numerics, self.maps,
-            self.known.watched,
+            self.known,
         )  # fmt: skip
         for param in self.kernel.params:
             machine.registers.set_uniform(param.value, self.words[param.name])

@@ -10,6 +10,7 @@ Source: PTX ISA, Tensors (bounding boxes, im2col mode, swizzling); CUDA driver A
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from math import prod
 
 import numpy as np
@@ -22,6 +23,7 @@ CHUNK = 16  # bytes that swizzles keep together, and the largest piece
 SHARED_ALIGNMENT = 128  # of a box in shared memory, whatever its swizzle
 _ROW_SHIFT = 7  # a swizzle's pattern takes its phase from bits 7 … 9 of the address
 PERIOD = 1024  # bytes, after which every swizzle repeats
+_REMEMBERED = 64  # tensor maps
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,8 +52,12 @@ class Image:
     reach: Array
 
 
+@lru_cache(_REMEMBERED)
 def image_of(tensor_map: TensorMap) -> Image | None:
-    """None for im2col, and where boxes are not made of whole chunks."""
+    """None for im2col, and where boxes are not made of whole chunks.
+
+    Launches with the same arguments ask for it again.
+    """
     shape = tensor_map.shape
     if shape.im2col is not None:
         return None

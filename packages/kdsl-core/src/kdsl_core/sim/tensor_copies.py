@@ -98,23 +98,29 @@ class TensorCopies:
     def tensor_store(
         self, tensor_map: Array, coordinates: list[Array], source: Array, *, reduce: str | None
     ) -> None:
-        """Copy the part of a box that lies in the tensor to global memory, or combine it.
-
-        Nothing says that the unit leaves the source of the other part alone: it is kept as well.
-        """
+        """Copy the part of a box that lies in the tensor to global memory, or combine it."""
         issue = self._issue(source, SHARED_ALIGNMENT, None)
         starts = columns(issue, coordinates)
         for known, at in self._by_map(issue, tensor_map):
-            part = issue.take(at)
-            self._check_corners(known, part, starts[at])
-            pieces = self._box_pieces(known, part, starts[at], None)
-            amount = np.full(part.address.size, box_bytes(known.shape))
-            self._count(f"tma_{'reduce' if reduce else 'store'}", pieces, amount, issue.pc)
-            how = None if reduce is None else (reduce, known.shape.dtype)
-            self._write(part, pieces.take(pieces.inside), how)
-            clipped = pieces.take(~pieces.inside)
-            if clipped.owner.size:
-                self._transfers.keep(clipped.access(part, clipped.shared))
+            self.store_boxes(known, issue.take(at), starts[at], reduce)
+
+    def store_boxes(
+        self, known: TensorMap, issue: Access, starts: Array, reduce: str | None
+    ) -> None:
+        """Store or combine a box of one map for each issuing thread; `starts` are (L, rank).
+
+        Nothing says that the unit leaves the source of the part outside of the tensor alone: it is
+        kept as well.
+        """
+        self._check_corners(known, issue, starts)
+        pieces = self._box_pieces(known, issue, starts, None)
+        amount = np.full(issue.address.size, box_bytes(known.shape))
+        self._count(f"tma_{'reduce' if reduce else 'store'}", pieces, amount, issue.pc)
+        how = None if reduce is None else (reduce, known.shape.dtype)
+        self._write(issue, pieces.take(pieces.inside), how)
+        clipped = pieces.take(~pieces.inside)
+        if clipped.owner.size:
+            self._transfers.keep(clipped.access(issue, clipped.shared))
 
     def tensor_prefetch(self, tensor_map: Array, coordinates: list[Array]) -> None:
         """Count a box brought into L2, and report bytes of it that no memory has."""
