@@ -10,7 +10,6 @@ from house import census
 from kdsl_core import isa
 from kdsl_core.ir.op import Op
 
-
 OF_EXTRAS = {"kdsl_core.isa.tensor_core_loop"}  # modules that define no operation
 
 
