@@ -6,11 +6,11 @@ kernels in the cache has no use for it.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kdsl_core.ir.target import Need, Target, target_of
 from kdsl_core.ir.tensor_map import Im2col, MapShape, TensorMap, TensorMapSpec
+from kdsl_core.late_names import late_names
 
 if TYPE_CHECKING:
     from kdsl_core.ir.block import Block, Kernel, Param, SharedAlloc
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kdsl_core.ir.protocols import Array, Flattener, Label, Machine, PtxWriter
     from kdsl_core.ir.value import Const, Operand, Reg, Value, Var
 
-_LATER = {
+_HOMES = {
     "block": ("Block", "Kernel", "Param", "SharedAlloc"),
     "builder": ("Builder",),
     "flat": ("Branch", "Exit", "FlatProgram", "Jump", "flatten"),
@@ -28,16 +28,8 @@ _LATER = {
     "protocols": ("Array", "Flattener", "Label", "Machine", "PtxWriter"),
     "value": ("Const", "Operand", "Reg", "Value", "Var"),
 }
-_HOME = {name: module for module, names in _LATER.items() for name in names}
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
-
+__getattr__ = late_names(globals(), _HOMES)
 
 __all__ = [
     "Array",

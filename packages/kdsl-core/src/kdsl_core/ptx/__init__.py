@@ -1,9 +1,13 @@
-"""PTX text of a kernel: what `ptxas` and the CUDA driver take."""
+"""PTX text of a kernel: what `ptxas` and the CUDA driver take.
+
+Where it was recalled nothing emits it, so that is loaded when it is first used.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from kdsl_core.late_names import late_names
 from kdsl_core.ptx.module import PtxModule
 
 if TYPE_CHECKING:
@@ -11,11 +15,4 @@ if TYPE_CHECKING:
 
 __all__ = ["PtxModule", "emit"]
 
-
-def __getattr__(name: str) -> Any:
-    if name != "emit":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from kdsl_core.ptx.emission import emit  # not needed where PTX was recalled
-
-    globals()["emit"] = emit
-    return emit
+__getattr__ = late_names(globals(), {"emission": ("emit",)})

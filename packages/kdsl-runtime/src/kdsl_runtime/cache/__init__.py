@@ -5,8 +5,9 @@ Names are loaded when they are first used: most processes have no other layer th
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from kdsl_core.late_names import late_names
 
 if TYPE_CHECKING:
     from kdsl_runtime.cache.disk import DiskCache
@@ -19,29 +20,18 @@ if TYPE_CHECKING:
     from kdsl_runtime.cache.remote import RemoteCache
     from kdsl_runtime.cache.sealed import SealedCache
 
-_HOME = {
-    "Cache": "layers",
-    "CorruptEntry": "entry",
-    "DiskCache": "disk",
-    "Entry": "entry",
-    "KdslCacheWarning": "files",
-    "MemoryCache": "memory",
-    "RemoteCache": "remote",
-    "SealedCache": "sealed",
-    "content_key": "keys",
-    "default_cache": "layers",
-    "default_directory": "location",
-    "recipe_key": "keys",
+_HOMES = {
+    "disk": ("DiskCache",),
+    "entry": ("CorruptEntry", "Entry"),
+    "files": ("KdslCacheWarning",),
+    "keys": ("content_key", "recipe_key"),
+    "layers": ("Cache", "default_cache"),
+    "location": ("default_directory",),
+    "memory": ("MemoryCache",),
+    "remote": ("RemoteCache",),
+    "sealed": ("SealedCache",),
 }
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
-
+__getattr__ = late_names(globals(), _HOMES)
 
 __all__ = [
     "Cache",
