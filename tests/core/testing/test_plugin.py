@@ -1,4 +1,4 @@
-"""The pytest plugin in projects of its own, as a user would write them."""
+"""The pytest plugin in projects of its own, as a user would write them, each in a process."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_orders(simulate):
     assert len(simulate(reverse, 1, 64, X, Y).results) == 3
 """
     )
-    pytester.runpytest("-p", "no:cacheprovider").assert_outcomes(passed=2)
+    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=2)
 
 
 def test_failures_show_the_report(pytester: pytest.Pytester) -> None:
@@ -60,7 +60,7 @@ def test_wrong(simulate):
     simulate(reverse, 1, 64, X, Y).equals(X)
 """
     )
-    result = pytester.runpytest("-p", "no:cacheprovider")
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(
         [
@@ -97,13 +97,13 @@ def test_linear_only(simulate):
     assert orders(simulate) == ["linear"]
 """
     )
-    pytester.runpytest("-p", "no:cacheprovider").assert_outcomes(passed=3)
+    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=3)
 
 
 def test_seeds_that_are_no_numbers(pytester: pytest.Pytester) -> None:
     """K534 names the setting."""
     pytester.makeini("[pytest]\nkdsl_seeds = many")
     pytester.makepyfile("def test_it(simulate):\n    pass")
-    result = pytester.runpytest("-p", "no:cacheprovider")
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*K534*kdsl_seeds expects whole numbers, got many*"])
