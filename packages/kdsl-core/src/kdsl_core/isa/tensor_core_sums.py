@@ -46,7 +46,7 @@ def sums_of_products(a: Operand, b: Operand, c: Array, family: Family) -> Array:
     """C + A₀·B₀ᵀ + A₁·B₁ᵀ + … by S instructions, a cache-sized block of outputs at a time.
 
     What is not finite counts as 0, but what becomes so on the way is not followed: the caller looks
-    at the result. The longer of N and the batch is the inner loop.
+    at the result.
 
     Shapes: a [S, ..., M, K], b [S, ..., N, K], c and the result [..., M, N]; batch axes broadcast.
     """
@@ -56,12 +56,8 @@ def sums_of_products(a: Operand, b: Operand, c: Array, family: Family) -> Array:
     old = old.reshape(-1, m, n)
     chain = _Chain(a, b, c, family)
     new = chain.compiled(a, b, batch, old)
-    if new is None and n >= len(old):
-        new = chain.run(products_of(a, b, batch, wide=True), old)
-    elif new is None:
-        old = np.ascontiguousarray(old.transpose(1, 2, 0))
-        new = chain.run(products_of(a, b, batch, wide=False), old)
-        new = np.ascontiguousarray(new.transpose(2, 0, 1))
+    if new is None:
+        new = chain.by_numpy(a, b, batch, old)
     return new.reshape(*batch, m, n)
 
 
@@ -92,7 +88,15 @@ class _Chain:
         add_products(*values, d, least, kind.bits, kind.mask)
         return d
 
-    def run(self, products: Products, c: Array) -> Array:
+    def by_numpy(self, a: Operand, b: Operand, batch: tuple[int, ...], c: Array) -> Array:
+        """What becomes of C [batch, M, N]; the longer of N and the batch is the inner loop."""
+        if c.shape[-1] >= len(c):
+            return self._run(products_of(a, b, batch, wide=True), c)
+        inner = np.ascontiguousarray(c.transpose(1, 2, 0))
+        new = self._run(products_of(a, b, batch, wide=False), inner)
+        return np.ascontiguousarray(new.transpose(2, 0, 1))
+
+    def _run(self, products: Products, c: Array) -> Array:
         """What becomes of C [*outputs], a cache-sized block at a time."""
         with np.errstate(over="ignore"):  # infinite results
             if c.size <= self._outputs:

@@ -19,7 +19,8 @@ from kdsl_core.dtypes import DType
 from kdsl_fuse.kernels.attention_problem import LAYOUTS, MOST_DIM, check_names
 from kdsl_fuse.kernels.attention_scores import Scores, scale_rows
 from kdsl_fuse.kernels.attention_work import Tile, Work
-from kdsl_fuse.kernels.head_tiles import HeadTiles, head_rows, store_rows, turned
+from kdsl_fuse.kernels.head_tiles import HeadTiles, head_rows, store_rows
+from kdsl_fuse.kernels.turned import turned
 
 WARP = 32
 ROWS = 16  # of queries that a warp multiplies at a time

@@ -20,6 +20,7 @@ from kdsl_fuse.kernels.attention_sm90_config import ROWS
 from kdsl_fuse.kernels.attention_work import Tile, Work
 from kdsl_fuse.kernels.gemm_sm90 import Turns, identity
 from kdsl_fuse.kernels.gemm_sm90_config import GROUP, WARP
+from kdsl_fuse.kernels.turned import turned
 
 
 @kd.kernel(min_blocks_per_sm=1)
@@ -73,7 +74,7 @@ def matrices(config, Q, K, V, Out):
     """The operands as (sequence, dimension, head, batch), V with its first two modes swapped."""
     order = LAYOUTS[config.layout]
     seen = [x.with_layout(kd.select(x.layout, order)) for x in (Q, K, V, Out)]
-    seen[2] = seen[2].with_layout(kd.select(seen[2].layout, (1, 0, 2, 3)))
+    seen[2] = turned(seen[2])
     return seen
 
 

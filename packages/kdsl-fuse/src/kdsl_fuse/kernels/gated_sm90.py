@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import kdsl_core as kd
 from kdsl_fuse.kernels.gemm_sm90 import compute_tiles
+from kdsl_fuse.kernels.turned import turned
 
 
 @kd.kernel(min_blocks_per_sm=1)
@@ -33,7 +34,7 @@ def gated_sm90(
     config.check_pairs(along)
     tile_m, tile_n, tile_k = config.tile
     tile = (tile_m // 2, tile_n) if swap else (tile_m, tile_n // 2)
-    results, *operands = map(transposed, (C, *extras)) if swap else (C, *extras)
+    results, *operands = map(turned, (C, *extras)) if swap else (C, *extras)
     sides = ((Wg, Wu), A) if swap else (A, (Wg, Wu))
     ring = config.operand_ring(*sides)
     work = config.scheduler(kd.ceil_div(results.shape, tile), kd.ceil_div(A.shape[1], tile_k))
@@ -43,8 +44,3 @@ def gated_sm90(
         results, tile, group, epilogue, operands, along=along, accumulator=kd.f32
     )
     compute_tiles(config, mma, ring, work, group, out)
-
-
-def transposed(matrix):
-    """The matrix with its modes swapped."""
-    return matrix.with_layout(kd.select(matrix.layout, 1, 0))

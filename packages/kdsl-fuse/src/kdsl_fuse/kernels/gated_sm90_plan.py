@@ -146,7 +146,8 @@ def choose(
 def _first(
     m: int, n: int, k: int, dtype: DType, result: DType | None, multiprocessors: int
 ) -> GatedPlan:
-    return candidates(m, n, k, dtype, result, multiprocessors=multiprocessors, limit=1)[0]
+    both = replace(problem_of(m, n, k, dtype, result), n=2 * n)
+    return GatedPlan(next(_in_order(both, multiprocessors, limit=1)))
 
 
 def _of_few_rows(both: model.Problem, multiprocessors: int) -> Iterator[Sm90Plan]:
@@ -193,15 +194,23 @@ def candidates(
     rows; first of all comes what was fastest for them.
     """
     both = replace(problem_of(m, n, k, dtype, result), n=2 * n)
+    return [GatedPlan(plan) for plan in dict.fromkeys(_in_order(both, multiprocessors, limit))]
+
+
+def _in_order(both: model.Problem, multiprocessors: int, limit: int) -> Iterator[Sm90Plan]:
+    """The plans of `candidates`, some of them twice."""
+    narrow = both.m <= NARROW
+    if narrow:
+        yield from _of_few_rows(both, multiprocessors)
     first = deepest_rings(filter(_takes_pairs, ranked(both, multiprocessors)), limit)
-    if m <= NARROW:
-        few, swapped = (f(both, multiprocessors) for f in (_of_few_rows, _swapped))
-        plans = [*few, *first, *map(streaming, first), *swapped[:limit]]
+    if narrow:
+        yield from first
+        yield from map(streaming, first)
+        yield from _swapped(both, multiprocessors)[:limit]
     else:
         large = (model.fit(config, both, 1) for config in _LARGE)
         others = (Sm90Plan(both, config, False, multiprocessors) for config in large if config)
-        plans = deepest_rings([*first, *others])
-    return [GatedPlan(plan) for plan in dict.fromkeys(plans)]
+        yield from deepest_rings([*first, *others])
 
 
 def _takes_pairs(plan: Sm90Plan) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 import kdsl_core as kd
 from kdsl_core.dtypes import DType
+from kdsl_fuse.kernels.turned import turned
 
 
 def head_rows(dtype: DType, rows: int, dim: int, slots: int, name: str) -> kd.Tensor:
@@ -19,12 +20,6 @@ def head_rows(dtype: DType, rows: int, dim: int, slots: int, name: str) -> kd.Te
     swizzle = kd.collective.shared_tile(dtype, rows, line, 1).outer
     shape, strides = (rows, (line, dim // line), slots), (line, (1, rows * line), rows * dim)
     return kd.smem(dtype, kd.ComposedLayout(swizzle, 0, kd.Layout(shape, strides)), name=name)
-
-
-def turned(matrix: kd.Tensor) -> kd.Tensor:
-    """The tensor with its first two modes exchanged."""
-    rest = range(2, len(matrix.layout))
-    return matrix.with_layout(kd.select(matrix.layout, (1, 0, *rest)))
 
 
 class HeadTiles:

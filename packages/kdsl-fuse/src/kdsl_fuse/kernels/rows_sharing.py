@@ -310,13 +310,10 @@ def _together(
     operands are read behind the reductions, once for both, than before.
     """
     groups, together = max(_BLOCK // config.lanes, 1), 1
+    full = height * config.lanes >= _FULL_THREADS * multiprocessors
     if config.lanes <= WARP:
         together = min(max(each // config.vectors, 1), _MOST_TOGETHER)
-    elif (
-        each < traffic.vectors
-        and traffic.later > traffic.read
-        and (height * config.lanes >= _FULL_THREADS * multiprocessors)
-    ):
+    elif full and each < traffic.vectors and traffic.later > traffic.read:
         groups, together = max(groups // 2, 1), 2
     while groups * config.lanes > WARP and groups > 1 and height < groups * multiprocessors:
         groups //= 2
